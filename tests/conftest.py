@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import secrets
 import shutil
@@ -111,8 +112,15 @@ def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_stays_ambient() -> Iterator[None]:
-    """No test leaves a transaction to those behind it in the same process."""
+    """No test leaves a transaction to those behind it in the same process, nor a lock of logging.
+
+    Before Python 3.13 an interrupt within logging may leave one held, for which other threads wait for ever.
+    """
     yield
+    inside: Any = logging
+    for lock in [inside._lock, *(each().lock for each in [*inside._handlerList] if each() and each().lock)]:
+        while lock._is_owned():
+            lock.release()
     left = ambient_variable.get()
     ambient_variable.set(None)
     assert left is None

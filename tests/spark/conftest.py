@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txpool.datasource
+from txpool.datasource.registry import search_folders
 from txpool.tm.manager import configure
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def sources(databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     yield tmp_path
     for datasource in set(txpool.datasource.known().values()):
         datasource.close()
+    search_folders.clear()  # a test that works as a worker has received the driver's
     manager.close()
 
 

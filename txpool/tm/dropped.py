@@ -83,17 +83,20 @@ def _roll_back(transaction: Transaction, done: _thread.LockType, how: str) -> No
             return  # an interrupt came as this was begun, and it was begun again
         transaction.abandoned = True
         threading.current_thread().name = "txpool-dropped"
-        if transaction.origin is not None or transaction.holds:
-            logger.warning(
-                "%s was begun at %s and %s, so that nobody can commit it any more: it rolls back. It holds %s",
-                transaction.gtrid,
-                line_of(transaction.origin),
-                how,
-                transaction.holds or "nothing",
-            )
+        held = transaction.holds
         if transaction.trace is not None:
             transaction.trace.failed(rolled_back(transaction.gtrid, f"it was {how}"))
-        transaction.end_rollback()
+        try:
+            transaction.end_rollback()
+        finally:  # an interrupt within logging may have left one of its locks held, for which this waits for ever
+            if transaction.origin is not None or held:
+                logger.warning(
+                    "%s was begun at %s and %s, so that nobody can commit it any more: it rolls back. It held %s",
+                    transaction.gtrid,
+                    line_of(transaction.origin),
+                    how,
+                    held or "nothing",
+                )
     except BaseException:
         logger.exception("%s was dropped without its end, and its rollback has not ended well", transaction.gtrid)
     finally:

@@ -181,12 +181,15 @@ def world_of(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterato
     logging.getLogger("txpool").setLevel(logging.ERROR)  # each of thousands would be kept for a report
     # pytest would keep what an interrupt in a finaliser has raised, with its frames.
     shown, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    spark = sys.modules.pop("pyspark", None)  # if another test has loaded it, a JVM would be told of each transaction
     world = World(folder, files, look)
     try:
         if "file" in files and "alone" not in name:
             world.sources[0].xids_table().create()  # type: ignore[attr-defined]
         yield world
     finally:
+        if spark is not None:
+            sys.modules["pyspark"] = spark
         sys.unraisablehook = shown
         logging.getLogger("txpool").setLevel(level)
         world.close()

@@ -44,7 +44,7 @@ def test_the_thread_that_began_it_has_ended(world: OneDatasource, reports: Repor
     rolled_back(world)
     text = reports.one("here")
     assert "dropped without its end, so that nobody can commit it any more: it rolls back" in text
-    assert text.endswith("It holds a connection of one")
+    assert text.endswith("It held a connection of one")
 
 
 def test_a_lost_reference(world: OneDatasource, reports: Reports) -> None:
@@ -207,7 +207,7 @@ def test_prepared_branches_of_tasks_roll_back(world: OneDatasource, databases: D
     assert len(databases.prepared()) == 1
     del tx
     until(lambda: databases.prepared() == [])
-    assert "It holds 1 prepared branches of tasks" in reports.one("here")
+    assert "It held 1 prepared branches of tasks" in reports.one("here")
     rolled_back(world)
 
 

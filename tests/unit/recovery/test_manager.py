@@ -150,4 +150,4 @@ def test_the_pools_of_recovery_keep_nothing_open(tmp_path: Path) -> None:
     (tmp_path / "a.properties").write_text(text)
     settings = RecoverySettings.load(node_name=NODE, log_url="memory:", datasources=[tmp_path / "a.properties"])
     with closing(RecoveryManager(settings)) as manager:
-        assert [datasource.statistics().min_size for datasource in manager._configured] == [0]
+        assert [datasource.statistics().min_size for datasource in manager._configured.all] == [0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import sqlite3
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ import pytest
 
 from recovery.cli import ExitCode
 from tests.support.mysql import MySQLServer
-from tests.support.recovery_site import PASSWORD, Site, extend
+from tests.support.recovery_site import PASSWORD, Site, extend, lines_until
+from tests.support.waiting import until
 
 PREPARED, DECIDED = "coordinator.prepared=kill", "coordinator.decided=kill"
 SHOP_PASSWORD = "TXPOOL_TEST_SHOP_PASSWORD"  # the name of a variable
@@ -137,6 +139,26 @@ def test_a_branch_of_mariadb_is_ended_by_a_login_for_any_database(
     assert shop.prepared() == []
     assert shop.execute("select count(*) from t", database="one") == [(rows,)]
     assert site.counts()["one"] == rows
+
+
+def test_the_daemon_names_the_line_and_ends_the_branches_once_it_is_written(site: Site, shop: MySQLServer) -> None:
+    site.killed(writer("datasource"), site.databases.url("two"), PASSWORD, failpoints=DECIDED)
+    site.killed(writer("mariadb"), shop.url("one"), SHOP_PASSWORD, failpoints=DECIDED)
+    lines = [allowed(site), shop.url("one").replace("@", f":${{env:{SHOP_PASSWORD}}}@")]
+    extend(site, "status.address = 127.0.0.1:0")
+    process = site.daemon()
+    try:
+        lines_until(process, *(f"recovery.noted = {line}" for line in lines))
+        assert len(site.databases.prepared()) == len(shop.prepared()) == 1
+        extend(site, f"recovery.noted = {', '.join(lines)}")
+        process.send_signal(signal.SIGHUP)
+        until(lambda: site.databases.prepared() == [] and not shop.prepared() and site.kept() == {})
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate()
+    assert site.counts() == {"one": 2, "two": 1, "ledger": 0}
+    assert shop.execute("select count(*) from t", database="one") == [(1,)]
 
 
 # -- a note is a claim ----------------------------------------------------------------------------------------------

@@ -14,16 +14,17 @@ from recovery.operator import commands, listing, suspension
 from recovery.operator.alarms import unconfigured
 from recovery.operator.audit import AuditEntry, audit_entries, audited
 from recovery.operator.last_scan import LastScan
-from recovery.plugins import instances
+from recovery.plugins import instances, named_modules, require_own_file
 from recovery.scan import saved
 from recovery.scan.asking import AskedByWorkers, Asking
 from recovery.scan.branch_rows import BranchRowsModule
+from recovery.scan.configured import ConfiguredDatasources
 from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.discovered import DiscoveredDatasources
 from recovery.scan.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
 from recovery.scan.modules import DecidedModule, MarkedModule, Module, OrphanModule
-from recovery.scan.names import by_name
 from recovery.scan.orphans import FILTERS, OrphanFilter, all_filters
+from recovery.scan.own_module import OwnModule, RecoveryModule
 from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport
@@ -32,9 +33,8 @@ from recovery.scan.staging import StagingModule
 from recovery.scan.workers import Workers
 from txpool import metrics
 from txpool.config.secrets import describe_error
-from txpool.config.settings import DataSourceSettings, RecoverySettings
-from txpool.datasource import DataSource
-from txpool.errors import ConfigurationError, described
+from txpool.config.settings import RecoverySettings
+from txpool.errors import described
 from txpool.locks import Lock
 from txpool.log import open_log
 from txpool.log.base import DecisionLog, IncarnationState
@@ -47,8 +47,9 @@ class RecoveryManager:
 
     Thread-safe. With a configuration, each scan opens the log and closes it afterwards. `period` is the seconds from
     the end of one scan to the next, `backoff` the seconds between its two passes; None takes the configured value.
-    `datasources`, `filters` and `scanners` are used in addition to those that the file names. A given datasource takes
-    the place of the file's with the same name and url. ConfigurationError if two of one name have different urls.
+    `datasources`, `filters`, `scanners` and `modules` are used in addition to those that the file names. A given
+    datasource takes the place of the file's with the same name and url. ConfigurationError if two of one name have
+    different urls.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class RecoveryManager:
         backoff: float | None = None,
         filters: Iterable[OrphanFilter] = (),
         scanners: Iterable[ExpiryScanner] = (),
+        modules: Iterable[RecoveryModule] = (),
     ) -> None:
         settings = conf if isinstance(conf, RecoverySettings) else RecoverySettings.load(conf)
         if log is None and (settings.node_name is None or settings.log_url is None):
@@ -71,19 +73,7 @@ class RecoveryManager:
         given = None if datasources is None else list(datasources)
         # Without a file, those that are given are all: a variable adds none.
         paths = () if conf is None and given is not None else settings.datasources
-        # Recovery opens a connection for each question, so its pools keep none open.
-        loaded = [DataSourceSettings.load(path, pool_min_size=0) for path in paths]
-        described = by_name([*(given or ()), *loaded])
-        # The manager opens its own datasources, even where the application has them open, and closes them itself.
-        self._configured = [
-            DataSource.from_settings(each) for each in described.values() if isinstance(each, DataSourceSettings)
-        ]
-        added = [each for each in described.values() if not isinstance(each, DataSourceSettings)]
-        self._datasources: list[RecoverableDatasource] = [*self._configured, *added]
-        if not self._datasources:
-            raise ConfigurationError(
-                "recovery has no datasource: name the datasources' files, as in datasources = orders.properties"
-            )
+        self._configured = ConfiguredDatasources(given or (), paths)
         #: Seconds from the end of one scan to the next.
         self.period = settings.recovery_period if period is None else period
         self._backoff = settings.recovery_backoff if backoff is None else backoff
@@ -95,9 +85,15 @@ class RecoveryManager:
             [*instances(values, "recovery.expiry.scanners", chosen, SCANNERS, "expires"), *scanners],
             skip_first=settings.recovery_expiry_skip_first,
         )
+        self._modules = [
+            *named_modules(values, "recovery.modules", settings.recovery_modules),
+            *(OwnModule(type(each).__qualname__, partial(_itself, each)) for each in modules),
+        ]
         self._workers = Workers(settings.recovery_step_timeout)
         self._asking: Callable[[], Asking] = partial(AskedByWorkers, self._workers)
-        self._discovered = DiscoveredDatasources()
+        if any(each.login.function for each in settings.recovery_noted):
+            require_own_file(values, "recovery.noted")
+        self._discovered = DiscoveredDatasources(settings.recovery_noted, self._configured.was_removed)
         self._repeats = RepeatFilter()
         self._scan_lock = Lock()
         self._start_lock = Lock()
@@ -114,7 +110,7 @@ class RecoveryManager:
         self.unconfigured: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
-        names = ", ".join(datasource.name for datasource in self._datasources)
+        names = ", ".join(datasource.name for datasource in self._configured.all)
         return f"<RecoveryManager of {self.described_nodes}: {names}, every {self.period:g} s>"
 
     @property
@@ -141,7 +137,7 @@ class RecoveryManager:
             recorder = ScanRecorder(self._repeats)
             orphans = OrphanModule(self._filters)
             ending = (MarkedModule(), DecidedModule(), orphans)
-            modules: tuple[Module, ...] = (*ending, StagingModule(), BranchRowsModule(), self._expiry)
+            modules: tuple[Module, ...] = (*ending, StagingModule(), BranchRowsModule(), self._expiry, *self._modules)
             began, passes = time.monotonic(), list[RecoveryPass]()
             if _may_begin_pass(log, recorder):
                 passes.append(self._run_pass(log, recorder, modules))
@@ -163,7 +159,7 @@ class RecoveryManager:
                 snapshot,
                 datasources,
                 report,
-                self._datasources,
+                datasources.configured,
                 saved=saved.read(log),
                 seconds=seconds,
                 passes=len(passes),
@@ -234,6 +230,25 @@ class RecoveryManager:
             self._wake_event.clear()
             if self._stop_event.is_set():
                 return
+
+    # -- its datasources ----------------------------------------------------------------------------------------
+
+    def add_datasource(self, datasource: RecoverableDatasource | str | Path) -> None:
+        """Recover this datasource, too, or that of a file, from the next pass on.
+
+        It takes the place of one with the same name and url. One of a file is closed by the manager. ConfigurationError
+        if it has the name of another one with a different url.
+        """
+        self._configured.add(datasource)
+
+    def remove_datasource(self, name: str) -> None:
+        """Recover this datasource no more, from the next pass on, until it is added again.
+
+        The pass in progress goes on with it. Branches that are prepared there then keep their locks. The scans raise
+        the alarm `unconfigured` for as long as the log has noted that our nodes prepare there. ProgrammingError if
+        there is none of this name, or no other one.
+        """
+        self._configured.remove(name)
 
     # -- for operators ---------------------------------------------------------------------------------------------
 
@@ -338,14 +353,17 @@ class RecoveryManager:
     def close(self) -> None:
         """Stop, and close the datasources that the manager has opened."""
         self.stop()
-        for datasource in self._configured:
-            datasource.close()
+        self._configured.close()
         self._discovered.close()
 
     def _recovery_datasources(self, log: DecisionLog) -> RecoveryDatasources:
         timeout = self._settings.recovery_lock_timeout
         return RecoveryDatasources(
-            self._datasources, nodes=log.nodes(), lock_timeout=timeout, others=self._discovered, asking=self._asking()
+            self._configured.all,
+            nodes=log.nodes(),
+            lock_timeout=timeout,
+            others=self._discovered,
+            asking=self._asking(),
         )
 
     @contextmanager
@@ -367,6 +385,10 @@ class RecoveryManager:
                 yield log
         finally:
             self._workers.rest()
+
+
+def _itself(module: RecoveryModule) -> RecoveryModule:
+    return module
 
 
 def _may_begin_pass(log: DecisionLog, recorder: ScanRecorder) -> bool:

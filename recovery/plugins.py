@@ -1,11 +1,17 @@
-"""Orphan filters and expiry scanners that a configuration names: built-in ones by a word, others by a dotted path."""
+"""What a configuration names: orphan filters and expiry scanners, by a word or a dotted path; modules, by a function.
+
+A configuration file that names code is refused if others can write to it or have made it: they could run any code
+through it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
+from recovery.scan.own_module import OwnModule
 from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties, nearest
 from txpool.config.secrets import ValueSource, describe_error
@@ -17,16 +23,36 @@ def instances(
 ) -> list[Any]:
     """One object for each name that the key gives, in that order. Every object has the method.
 
-    A class is imported and called without arguments. A configuration file that names a class is refused if others can
-    write to it or have made it: they could run any code through it. Errors: ConfigurationError.
+    A class is imported and called without arguments. Errors: ConfigurationError.
     """
     names = dict.fromkeys(names)
-    classes = [name for name in names if name not in built_in]
-    if classes and values.path is not None and values.entry(key).source is ValueSource.FILE:
-        require_owned(values.folder / values.path.name, "it names code to run")
+    if any(name not in built_in for name in names):
+        require_own_file(values, key)
     return [
         built_in[name]() if name in built_in else _instance_of(values, key, name, built_in, method) for name in names
     ]
+
+
+def require_own_file(values: Properties, key: str) -> None:
+    """ConfigurationError if others could have written the file that gives this key, which names code to run."""
+    if values.path is not None and values.entry(key).source is ValueSource.FILE:
+        require_owned(values.folder / values.path.name, "it names code to run")
+
+
+def named_modules(values: Properties, key: str, names: Iterable[str]) -> list[OwnModule]:
+    """The modules that the key names as package.module:function. Errors: ConfigurationError.
+
+    None is imported before its first run: one that cannot be is reported then, and holds up nobody.
+    """
+    names = list(dict.fromkeys(names))
+    if names:
+        require_own_file(values, key)
+    return [OwnModule(name, partial(_made, name)) for name in names]
+
+
+def _made(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)()
 
 
 def _instance_of(values: Properties, key: str, path: str, built_in: Mapping[str, Any], method: str) -> Any:

@@ -133,6 +133,8 @@ class RecoveryDatasources:
         asking: Asking | None = None,
     ) -> None:
         self.asking: Asking = asking or AskedInTurn()
+        #: Those that were configured when the pass began.
+        self.configured = tuple(datasources)
         #: The nodes that are ours to recover.
         self.nodes = frozenset(nodes)
         self.managers: dict[str, BranchRecovery] = {}
@@ -150,7 +152,7 @@ class RecoveryDatasources:
         self.unconfigured: dict[LocationNote, str] = {}
         #: Noted databases that are not configured, and were not reached: the reason.
         self.unreached: dict[LocationNote, str] = {}
-        for datasource in datasources:
+        for datasource in self.configured:
             try:
                 self._add(datasource, datasource.name)
             except Exception as error:

@@ -1,15 +1,18 @@
 """DiscoveredDatasources: finds datasources that recovery was not configured with, by the log's notes.
 
-A noted file is opened only if nobody but this process's user or root could have written it. It is used only if it leads
-to the noted database.
+A noted file is opened only if nobody but this process's user or root could have written it; a noted login is followed
+only if recovery's own file allows it: see `noted`. Either is used only if it leads to the noted database.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from recovery.scan.datasources import RecoverableDatasource
+from recovery.scan.noted import open_noted
+from txpool.config.logins import AllowedLogin
 from txpool.config.ownership import why_not_trusted
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource, opened
@@ -21,15 +24,24 @@ from txpool.xid import tag_of
 
 
 class DiscoveredDatasources:
-    """The discovered datasources of one recovery manager, kept from scan to scan. Thread-safe."""
+    """The discovered datasources of one recovery manager, kept from scan to scan. Thread-safe.
 
-    def __init__(self) -> None:
+    `allowed` are the logins of `recovery.noted`. What `was_removed` from the manager, by name, is not looked for.
+    """
+
+    def __init__(
+        self, allowed: Sequence[AllowedLogin] = (), was_removed: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        self._allowed = allowed
+        self._was_removed = was_removed
         #: By path: the inode, time and size of a file when it was read, and the datasource that it described.
         self._files: dict[str, tuple[tuple[int, int, int], DataSource]] = {}
         self._lock = Lock()
 
     def find(self, note: LocationNote) -> tuple[RecoverableDatasource, str]:
         """See `OtherDatasources.find`."""
+        if self._was_removed(note.location.datasource):
+            raise ConfigurationError("it was removed from this recovery manager (remove_datasource)")
         with self._lock:
             own = [datasource for _, datasource in self._files.values()]
         for datasource in opened():
@@ -38,20 +50,18 @@ class DiscoveredDatasources:
                     if not _why_not_there(datasource, note):
                         return datasource, ""
         path = note.location.path
-        if not path:
-            raise ConfigurationError("the datasource was configured in code, so no file can be opened for it")
-        datasource = self._open(path)
+        datasource = self._open(path) if path else open_noted(note, self._allowed)
         if datasource.role is not Role.PREPARED:
             raise ConfigurationError(f"{path} has mode = {datasource.mode} now, which prepares nothing")
         why = _why_not_there(datasource, note)
         if why:
-            raise ConfigurationError(f"{path} {why}")
+            raise ConfigurationError(f"{path or 'the noted login'} {why}")
         return datasource, path
 
     def marked(self, name: str) -> RecoverableDatasource | None:
         """See `OtherDatasources.marked`."""
-        found = (each for each in opened() if each.role is Role.MARKED and name in (each.name, tag_of(each.name)))
-        return next(found, None)
+        marked = (each for each in opened() if each.role is Role.MARKED and not self._was_removed(each.name))
+        return next((each for each in marked if name in (each.name, tag_of(each.name))), None)
 
     def close(self) -> None:
         """Close the datasources that were opened here."""

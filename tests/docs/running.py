@@ -76,7 +76,7 @@ class Machine:
             text = re.sub(r"(mysql://\w+)@localhost/", rf"\1@127.0.0.1:{self.mariadb.port}/", text)
         text = text.replace("/opt/derby/lib", str(Path(sysconfig.get_path("purelib")) / "pyspark/jars"))  # Spark has it
         text = text.replace("host=localhost", f"host=127.0.0.1 port={self.server.port}")
-        return text.replace("@localhost/", f"@127.0.0.1:{self.server.port}/")
+        return re.sub("@localhost(:5432)?/", f"@127.0.0.1:{self.server.port}/", text)
 
     def file(self, text: str) -> str:
         """The text of a file."""

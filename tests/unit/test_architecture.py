@@ -20,7 +20,7 @@ FLOORS = (
     ("recovery",),
     ("recovery.on_demand",),
     ("recovery.manager",),
-    ("recovery.plugins", "recovery.orphans", "recovery.plain"),
+    ("recovery.plugins", "recovery.orphans", "recovery.modules", "recovery.plain"),
     ("recovery.operator",),
     ("recovery.scan",),
     ("txpool.cli",),

@@ -52,6 +52,7 @@ _CLASSES = {
     "right": "their names, or dotted paths of classes",
 }
 _PUBLIC = {"pattern": "healthz|metrics", "right": "healthz, metrics or both"}
+_FACTORIES = {"pattern": FUNCTION, "right": "modules and their functions, package.module:function"}
 _FUNCTION = {"pattern": FUNCTION, "right": "a module and its function, package.module:function"}
 _JAVA_CLASS = {"pattern": r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*", "right": "the full name of a Java class"}
 _NONE = {"none": True}
@@ -303,6 +304,20 @@ RECOVERY_KEYS = (
         "Filters that vote on orphans: their names, or package.module.Class. The filters transaction-log and "
         "incarnation always vote beside them.",
         _CLASSES,
+    ),
+    Key(
+        "recovery.noted",
+        "logins",
+        None,
+        "The logins by which recovery may reach datasources that were made in code, as the log notes them: "
+        "postgresql://user:${env:NAME}@host:port/database, or /* for any database there. Without this key, none.",
+    ),
+    Key(
+        "recovery.modules",
+        "names",
+        None,
+        "Modules of your own that each pass runs after its own: package.module:function, which makes one.",
+        _FACTORIES,
     ),
     Key(
         "recovery.expiry.interval",

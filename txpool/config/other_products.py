@@ -184,6 +184,7 @@ Narayana       expiryScanInterval                 recovery.expiry.interval h
 Narayana       xaRecoveryNodes                    recovery.nodes
 Narayana       xaResourceOrphanFilterClassNames   recovery.orphan-filters
 Narayana       expiryScannerClassNames            recovery.expiry.scanners
+Narayana       recoveryModuleClassNames           recovery.modules
 Narayana       orphanSafetyInterval               recovery.backoff         ms
 Narayana       xaResourceRecoveryClassNames       datasources
 Narayana       commitMarkableResourceTableNameMap                    cmr.table
@@ -208,6 +209,8 @@ _NOTES: Final = {
     "objectStoreDir": "as sqlite:///folder",
     "xaResourceRecoveryClassNames": "recovery's file names the files of all its datasources, and recovery connects by "
     "them, as recovery.user if such a file has that",
+    "recoveryModuleClassNames": "only those of your own, beside recovery's; a resource of your own is recovered once "
+    "datasources names its file",
     "commitMarkableResourceTableNameMap": "in the file of each such datasource, beside mode = cmr",
     "performImmediateCleanupOfCommitMarkableResourceBranchesMap": "in the file of each such datasource",
     "commitMarkableResourceRecordDeleteBatchSizeMap": "in the file of each such datasource",
@@ -255,11 +258,6 @@ _WITHOUT: Final = {
     "commitMarkableResourceJNDINames": (
         "Narayana",
         "mode = cmr in a datasource's own file makes it commit-markable, and datasources names that file",
-    ),
-    "recoveryModuleClassNames": (
-        "Narayana",
-        "recovery always runs all its modules, and there are no others; a resource "
-        "of your own is recovered once datasources names its file",
     ),
     "commitedTransactionRetryLimit": (
         "Narayana",

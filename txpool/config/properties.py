@@ -19,6 +19,7 @@ from typing import Any
 
 from txpool.config import jdbc
 from txpool.config.address import Address
+from txpool.config.logins import AllowedLogin, read_allowed
 from txpool.config.other_products import other_word, unseparated
 from txpool.config.reader import reading
 from txpool.config.secrets import (
@@ -313,6 +314,10 @@ class Properties(Mapping[str, str]):
         if not all(re.fullmatch(pattern, word) for word in words):
             raise self.error(key, f"is not right: write {right}, with commas between them")
         return words
+
+    def logins(self, key: str) -> tuple[AllowedLogin, ...]:
+        """Logins between commas, each as a url, with its references unresolved."""
+        return read_allowed(self._entries[key]) if key in self._entries else ()
 
     def secret(self, key: str) -> Secret | None:
         """The value as a Secret, unresolved."""

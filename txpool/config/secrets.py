@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from txpool.config.url import SECRET_WORD, Url, UrlError, may_hold_password, parse
+from txpool.config.url import SECRET_WORD, Url, UrlError, logins_in, may_hold_password, parse
 from txpool.errors import ConfigurationError, described
 
 _REFERENCE = re.compile(r"\$(?P<escaped>\$\{)|\$\{(?P<kind>env|file):(?P<name>[^{}]+)\}|\$\{")
@@ -26,9 +26,11 @@ _SECRET_KEY = re.compile(SECRET_WORD, re.IGNORECASE)
 # In free text it is not certain where a password ends that is not encoded. So hiding is greedy: it extends to the last
 # @ of the text, or to the next known parameter. NUL stands for a reference.
 _BEGIN = re.compile(r"postgres\w*:|:/|[\0}]")
-# Without an @, what follows the colon is a port; where it is no port, it may be a password.
+# Without an @, what follows the colon is a port; where it is no port, it may be a password, unless it is a reference.
 _NO_PORT = re.compile(
-    r"(?P<head>://[^\s:/@\[]*:)(?!/|[\d\0]{1,5}(?![^\s/?,;:)\]'\"]))(?P<password>[^\s*].*)", re.DOTALL
+    r"(?P<head>://[^\s:/@\[]*:)(?!/|\$\{(?:env|file):[^{}]+\}@|[\d\0]{1,5}(?![^\s/?,;:)\]'\"]))"
+    r"(?P<password>[^\s*].*)",
+    re.DOTALL,
 )
 _KNOWN_PARAMETER = (
     r"(?:user(?:name)?|host(?:addr)?|port|dbname|database(?:name)?|application_?name|ssl(?:mode|cert|key|rootcert)?|"
@@ -41,6 +43,8 @@ _PARAMETER = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _REFERENCE_ALONE = re.compile(r"\$\{(?:env|file):[^{}]+\}")
+#: The key of a list of logins.
+LOGINS = "recovery.noted"
 #: How a function is named: package.module:function.
 FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _PIECE = 8  # characters: parts of a secret of at least this length are hidden in errors
@@ -95,6 +99,8 @@ class ConfiguredValue:
         """Whether the value itself has a password in it, or a part of one."""
         if self.is_url:
             return may_hold_password(self.literal)
+        if self.key == LOGINS:
+            return any(may_hold_password(login.partition(" by ")[0].strip()) for login in logins_in(self.literal))
         names_code = self.key == "credentials" and re.fullmatch(FUNCTION, self.raw)
         own = [self.literal] if self.named_secret and not names_code else []
         return any(text.replace("\0", "").strip("'{}") for text in own + passwords_in(self.literal))

@@ -15,6 +15,7 @@ from txpool.config.address import Address
 from txpool.config.credentials import Credentials, CredentialsFunction
 from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, Key
 from txpool.config.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
+from txpool.config.logins import AllowedLogin
 from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped, redact_url
@@ -331,6 +332,9 @@ class RecoverySettings(CoordinatorSettings):
     recovery_lock_timeout: float
     recovery_step_timeout: float
     recovery_orphan_filters: tuple[str, ...]
+    #: The logins by which recovery may reach datasources that were made in code.
+    recovery_noted: tuple[AllowedLogin, ...]
+    recovery_modules: tuple[str, ...]
     recovery_expiry_interval: float | None
     recovery_expiry_skip_first: bool
     recovery_expiry_scanners: tuple[str, ...]

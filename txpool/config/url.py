@@ -24,6 +24,7 @@ _URL = re.compile(
 # NUL stands for a reference.
 _HOST = r"(?:\[[\w:.%\0-]*\]|[\w.%~\0-]*)(?::(?:[0-9]{0,5}|\0+))?"
 _HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
+_BETWEEN_URLS = re.compile(r"\s*,\s*(?=[a-z][a-z0-9+.-]*://)")
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
 #: A url that no resource manager knows, such as that of a resource of a user's own, with no user and no parameter.
 _PLAIN = re.compile(r"[a-z][a-z0-9+.-]*:/*[^:@?;=\s\0{}]*")
@@ -45,7 +46,9 @@ class Url:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class Parts:
+    """The parts of a url as they stand in it, percent-encoded; `database` with its slash."""
+
     head: str
     userinfo: bool
     user: str
@@ -69,13 +72,18 @@ def path_scheme(text: str) -> str:
     return next(scheme for scheme in manager.schemes if text.startswith(scheme))
 
 
+def logins_in(text: str) -> list[str]:
+    """The logins of a list with commas between them; see `txpool.config.logins`."""
+    return _BETWEEN_URLS.split(text.strip())
+
+
 def parse(text: str) -> Url:
     """Separate a url and its password; UrlError unless it can be read in one way only."""
-    parts = _split(text)
+    parts = split(text)
     passwords = [parts.password] if parts.password else []
     kept = []
     for name, value in parts.parameters:
-        if _decoded(name) == "password":
+        if decoded(name) == "password":
             passwords += [value] if value else []
         else:
             kept.append(f"{name}={value}")
@@ -84,7 +92,7 @@ def parse(text: str) -> Url:
     user = f"{parts.user}@" if parts.userinfo else ""
     query = f"?{'&'.join(kept)}" if kept else ""
     without = f"{parts.head}{user}{parts.hosts}{parts.database}{query}"
-    return Url(without, _decoded(passwords[0]) if passwords else None)
+    return Url(without, decoded(passwords[0]) if passwords else None)
 
 
 def may_hold_password(text: str) -> bool:
@@ -98,10 +106,10 @@ def may_hold_password(text: str) -> bool:
     if path_scheme(text) or text == "memory:" or (_PLAIN.fullmatch(text) and not _OTHER_SECRET.search(text)):
         return False
     try:
-        parts = _split(re.sub(r"\A\0+", "postgresql://\0", text))
+        parts = split(re.sub(r"\A\0+", "postgresql://\0", text))
     except UrlError:
         return True
-    passwords = [parts.password, *(value for name, value in parts.parameters if _decoded(name) == "password")]
+    passwords = [parts.password, *(value for name, value in parts.parameters if decoded(name) == "password")]
     if any(password.replace("\0", "") for password in passwords):
         return True
     if parts.userinfo:
@@ -111,7 +119,8 @@ def may_hold_password(text: str) -> bool:
     return bool(unclear) or any(re.search(r"\0[^\0]", part) for pair in parts.parameters for part in pair)
 
 
-def _split(text: str) -> _Parts:
+def split(text: str) -> Parts:
+    """The parts of a server's url; UrlError unless it can be read in one way only."""
     if not all(c == "\0" or (c.isprintable() and c != " ") for c in text):
         raise UrlError(f"has a space in it, a line end, or another character that no url may have: {_ENCODE}")
     if _BAD_PERCENT.search(text):
@@ -122,7 +131,7 @@ def _split(text: str) -> _Parts:
     pairs = []
     for number, piece in enumerate(match["query"].split("&") if match["query"] else (), 1):
         name, mark, value = piece.partition("=")
-        known = _decoded(name)
+        known = decoded(name)
         if not mark or "=" in value or known not in manager.url_parameters():
             what = f"has a parameter that {manager.database} does not know, its number {number}"
             raise UrlError(f"{what}: {_ENCODE}; {_OWN_KEY}")
@@ -131,8 +140,8 @@ def _split(text: str) -> _Parts:
         pairs.append((name, value))
     userinfo = match["userinfo"] is not None
     for part in (match["user"] or "", match["password"] or "", match["database"] or "", *(value for _, value in pairs)):
-        _decoded(part)
-    return _Parts(
+        decoded(part)
+    return Parts(
         match["scheme"],
         userinfo,
         match["user"] or "",
@@ -143,7 +152,8 @@ def _split(text: str) -> _Parts:
     )
 
 
-def _decoded(part: str) -> str:
+def decoded(part: str) -> str:
+    """A part of a url without its percent-encoding; UrlError where it is no UTF-8 text."""
     try:
         return unquote_to_bytes(part).decode()
     except UnicodeError:

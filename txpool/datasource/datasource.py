@@ -307,7 +307,9 @@ class DataSource(PoolAdministration):
         """The database in which it prepares, and its login role. Errors: as `connect`."""
         pooled = self._take(timeout)
         try:
-            return PrepareLocation(self.name, pooled.raw.identity, pooled.raw.role, self.settings.file)
+            raw = pooled.raw
+            found: PrepareLocation | None = getattr(raw, "location", None)
+            return found or PrepareLocation(self.name, raw.identity, raw.role, self.settings.file)
         finally:
             self.pool.give_back(pooled)
 

@@ -1,13 +1,14 @@
 """Location notes: where each node prepares, and as which login role; durable before the first PREPARE there.
 
 By these notes recovery knows which databases it must reach, also those that its own configuration does not name, and
-by whom a branch must have been prepared to be ours. They are side records, one for each node, database and login role.
+by whom a branch must have been prepared to be ours. They are side records, one for each node, database and login role,
+and a second one beside each where the datasource was configured in code: how it is reached.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import time
 from typing import Protocol
 
@@ -21,6 +22,8 @@ from txpool.resources.base import PrepareLocation
 INCARNATION = "incarnation"
 
 _KIND = "datasource"
+#: The kind of side record beside a note without a path, of the same name: the login. The first versions read none.
+_LOGIN = "login"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +41,21 @@ class LocationNote:
 
     @property
     def side_record(self) -> SideRecord:
-        """The side record that holds it."""
-        text = pack(node=self.node, **self.location._asdict())
-        return SideRecord(_KIND, self.name, text, self.recorded_at)
+        """The side record that holds it, but for the login."""
+        fields = self.location._asdict()
+        del fields["login"]
+        return SideRecord(_KIND, self.name, pack(node=self.node, **fields), self.recorded_at)
+
+    @property
+    def login_record(self) -> SideRecord | None:
+        """The side record of the login, where there is one."""
+        login = self.location.login
+        return SideRecord(_LOGIN, self.name, pack(login=login), self.recorded_at) if login else None
+
+    @property
+    def side_records(self) -> list[SideRecord]:
+        """All that the log keeps of it, in the order in which it is written."""
+        return [record for record in (self.login_record, self.side_record) if record is not None]
 
     def is_of(self, identity: str, datasource: str) -> bool:
         """Whether it is about the database of this identity; where either has none, of this datasource."""
@@ -82,7 +97,8 @@ class LocationNotes:
             failpoints.hit("log.note")
         note = LocationNote(self.node, location, time())
         try:
-            self.put_record(note.side_record)
+            for record in note.side_records:
+                self.put_record(record)
         except LogError as error:
             where = f"{self.node} prepares in datasource {location.datasource}"
             error.add_note(f"that {where} could not be noted in the log")
@@ -92,7 +108,11 @@ class LocationNotes:
     def locations(self: _Log) -> list[LocationNote]:
         """The notes of our nodes. LogError where one has a later format."""
         nodes = self.nodes()
-        return [_parsed(record) for record in self.side_records(_KIND) if _node_of(record) in nodes]
+        notes = [_parsed(record) for record in self.side_records(_KIND) if _node_of(record) in nodes]
+        if all(note.location.path for note in notes):
+            return notes
+        logins = {record.name: record for record in self.side_records(_LOGIN)}
+        return [note if note.location.path else _with_login(note, logins.get(note.name)) for note in notes]
 
     def noted_nodes(self: _Log) -> set[str]:
         """The nodes that have location notes, whether they are ours or not."""
@@ -103,7 +123,7 @@ class LocationNotes:
 
         Whoever retires them has made sure that nothing of their node is prepared there any more.
         """
-        self.delete_unchanged(note.side_record for note in notes)
+        self.delete_unchanged(record for note in notes for record in note.side_records)
 
     def incarnations_noting(self: _Log) -> set[str]:
         """The incarnations that note where they prepare: all but those of the first version."""
@@ -115,6 +135,15 @@ class LocationNotes:
 
 def _node_of(record: SideRecord) -> str:
     return record.name.partition(" ")[0]
+
+
+def _with_login(note: LocationNote, record: SideRecord | None) -> LocationNote:
+    """The note with its login, which counts as missing where this version cannot read it: it only helps to find."""
+    try:
+        login = "" if record is None else unpack(record)["login"]
+    except (LogError, TypeError, KeyError):
+        login = ""
+    return replace(note, location=note.location._replace(login=str(login)))
 
 
 def _parsed(record: SideRecord) -> LocationNote:

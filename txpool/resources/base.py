@@ -127,6 +127,8 @@ class PrepareLocation(NamedTuple):
     role: str = ""
     #: The path of the datasource's file; empty where the datasource was configured in code.
     path: str = ""
+    #: How it is reached where it was configured in code (`txpool.config.logins`); empty where nothing tells that.
+    login: str = ""
 
     @property
     def key(self) -> LocationKey:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.integration.upgrade.former import LEFT_ALONE, WRITER, Former, Make, texts
+from tests.integration.upgrade.former import LEFT_ALONE, PASSWORD, WRITER, Former, Make, texts
 
 pytestmark = pytest.mark.former
 
@@ -134,3 +134,54 @@ def kept_since(site: Former) -> dict[str, float]:
     """Since when what is of no use is, as recovery has kept it."""
     (found,) = texts(site.kept("memos where kind = 'expiry' and name = 'etl-1'", "text"))
     return {entry: since for entry, since in found.items() if entry != "format"}
+
+
+#: The same as `WRITER`, but for two, which it makes in code.
+_WRITER_IN_CODE = WRITER.replace("configure(", "from txpool.datasource import DataSource\n\n    configure(").replace(
+    "for name in sys.argv[2:]:",
+    """DataSource("two", driver="psycopg", url=sys.argv[2], password=sys.argv[3]).connect().cursor().execute(
+            f"insert into t values ({sys.argv[1]})")
+        for name in sys.argv[4:]:""",
+)
+
+
+def without_two(site: Former, version: str) -> tuple[int, str]:
+    """A scan of that version, whose files do not name two; only the new one's file allows its login."""
+    configure(site, version)
+    text = site.conf.read_text().replace("two.properties, ", "")
+    if version == "new":
+        text += f"recovery.noted = {site.url('two').replace('@', f':${{env:{PASSWORD}}}@')}\n"
+    site.conf.write_text(text)
+    (site.folder / "two.properties").unlink()
+    process = start(site, version, "", "-m", "recovery", "scan", "--conf", str(site.conf))
+    output, errors = process.communicate(timeout=120)
+    return process.returncode, output + errors
+
+
+@STORES
+@pytest.mark.parametrize("writes", ["old", "new"])
+def test_a_datasource_made_in_code_is_named_by_both_and_reached_by_this_version_alone(
+    former: Make, writes: str, store: str
+) -> None:
+    """The former version leaves alone what it does not know: the login beside a note."""
+    site = former(store)
+    recover(site, "new", 0, 1)
+    configure(site, writes)
+    arguments = ("41", site.url("two"), f"${{env:{PASSWORD}}}", "one")
+    ended(
+        start(site, writes, _WRITER_IN_CODE, *arguments, failpoints="coordinator.decided=kill"),
+        -signal.SIGKILL,
+    )
+    site.disconnect()
+    code, said = without_two(site, "old")
+    assert code == 11, said
+    assert "so no file can be opened for it" in said
+    assert site.rows()["one"][-1] == 41, said
+    assert 41 not in site.rows()["two"], said
+    code, said = without_two(site, "new")
+    assert (41 in site.rows()["two"]) is (writes == "new"), said
+    if writes == "old":
+        assert code == 11, said
+        assert "noted no login that recovery could follow" in said
+    assert recover(site, "old", 0, 1)
+    assert site.rows()["two"][-1] == 41

@@ -180,7 +180,7 @@ def test_a_special_value_keeps_its_meaning(line: str, advice: str) -> None:
         ("JTAEnvironmentBean.orphanSafetyInterval = 20000", "in milliseconds; write recovery.backoff = 20000ms"),
         ("CoordinatorEnvironmentBean.defaultTimeout = 0", "write transaction.timeout = none"),
         ("CoordinatorEnvironmentBean.defaultTimeout = -1", "write transaction.timeout = none"),
-        ("RecoveryEnvironmentBean.recoveryModuleClassNames = a.b.C", "here recovery always runs all its modules"),
+        ("RecoveryEnvironmentBean.recoveryModuleClassNames = a.b.C", "write recovery.modules (only those of your own"),
         (
             "JTAEnvironmentBean.xaResourceRecoveryClassNames = a.b.C;x",
             "that is Narayana's; write datasources (recovery",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,32 @@ def test_what_an_earlier_incarnation_noted_a_later_one_notes_again(opener: Opene
     log.retire_locations(log.locations())
     log.note_location(location)
     assert [note.location for note in log.locations()] == [location]
+
+
+def test_a_login_is_kept_beside_the_note_and_goes_with_it(opener: Opener, log: DecisionLog) -> None:
+    """The former version reads a note of its own form, and no login."""
+    login = "postgresql://app:${env:ORDERS_PASSWORD}@db1:5432/orders"
+    coded = PrepareLocation("orders", "7412/5", "10", "", login)
+    filed = PrepareLocation("stock", "7412/6", "10", "/etc/stock.properties")
+    log.note_location(coded)
+    log.note_location(filed)
+    notes = {note.location.datasource: note for note in opener().locations()}
+    assert [note.location for note in notes.values()] == [coded, filed]
+    assert all("login" not in json.loads(record.text) for record in log.side_records("datasource"))
+    log.note_location(coded._replace(login=login.replace("ORDERS", "OTHER")))
+    log.retire_locations([notes["orders"]])
+    assert len(log.side_records("login")) == 1, "it was written again since"
+    log.retire_locations(log.locations())
+    assert (log.locations(), log.side_records("login")) == ([], [])
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": "2", "login": "x"}', '{"format": "1"}'])
+def test_a_login_that_cannot_be_read_is_missing_and_the_note_is_there(log: DecisionLog, text: str) -> None:
+    location = PrepareLocation("orders", "7412/5", "10", "", "postgresql://app@db1:5432/orders")
+    log.note_location(location)
+    (record,) = log.side_records("login")
+    log.put_record(replace(record, text=text))
+    assert [note.location for note in log.locations()] == [location._replace(login="")]
 
 
 def test_one_branchs_heuristic_outcome_is_dismissed_alone(log: DecisionLog) -> None:

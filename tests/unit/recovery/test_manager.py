@@ -10,7 +10,7 @@ import pytest
 
 from recovery import RecoveryManager
 from tests.models.recovery import logged, world_after
-from tests.models.recovery_databases import NODE
+from tests.models.recovery_databases import NODE, ModelDatabase
 from txpool.config.settings import RecoverySettings
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
@@ -150,4 +150,30 @@ def test_the_pools_of_recovery_keep_nothing_open(tmp_path: Path) -> None:
     (tmp_path / "a.properties").write_text(text)
     settings = RecoverySettings.load(node_name=NODE, log_url="memory:", datasources=[tmp_path / "a.properties"])
     with closing(RecoveryManager(settings)) as manager:
-        assert [datasource.statistics().min_size for datasource in manager._configured] == [0]
+        assert [datasource.statistics().min_size for datasource in manager._configured.all] == [0]
+
+
+def test_datasources_may_be_added_and_removed_by_many_threads_while_it_scans() -> None:
+    world = world_after(logged, "decided")
+    manager = RecoveryManager(log=world.log, datasources=[world.a, world.b, world.ledger], backoff=0, period=0.001)
+    databases = [ModelDatabase(f"further-{number}", world.calls) for number in range(8)]
+
+    def change(database: ModelDatabase) -> None:
+        for _ in range(50):
+            manager.add_datasource(database)
+            manager.add_datasource(database)  # it takes its own place
+            manager.remove_datasource(database.name)
+        manager.add_datasource(database)
+
+    threads = [threading.Thread(target=change, args=[database]) for database in databases]
+    manager.start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    manager.stop()
+    assert manager.scan().errors == {}
+    assert manager.last_scan.overview is not None
+    names = [each.name for each in manager.last_scan.overview.datasources]
+    assert sorted(names) == sorted([*("a", "b", "ledger"), *(database.name for database in databases)])
+    assert world.is_clean()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from txpool.config.logins import login_of
 from txpool.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -83,6 +84,17 @@ def database_in(url: SplitResult) -> str:
 def user_of(settings: DataSourceSettings) -> str:
     """The user of the datasource's sessions; empty where none is named."""
     return settings.user or unquote(urlsplit(settings.url).username or "")
+
+
+def noted_login(settings: DataSourceSettings) -> str:
+    """The login for the log's note. Empty over a Unix socket, for which such a url has no place but a parameter."""
+    if settings.file:
+        return ""
+    url = urlsplit(settings.url)
+    if "unix_socket" in dict(parse_qsl(url.query)) or "unix_socket" in settings.driver_options:
+        return ""
+    host, port = unquote(url.hostname or "localhost"), url.port or PORT
+    return login_of(settings, "mysql://", user=user_of(settings), host=host, port=port, database=database_in(url))
 
 
 def _converted(settings: DataSourceSettings, name: str, value: Any) -> Any:

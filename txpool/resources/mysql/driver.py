@@ -18,7 +18,7 @@ from txpool.resources.deadlines import within_step, within_step_timeout
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.mysql import type_objects, xa
-from txpool.resources.mysql.address import arguments, user_of
+from txpool.resources.mysql.address import arguments, noted_login, user_of
 from txpool.resources.mysql.dialect import MySQLDialect, begin, beginning_as
 from txpool.resources.mysql.marks import MySQLMarks
 from txpool.resources.mysql.pooler import DO, refused
@@ -122,7 +122,8 @@ class MySQLDriver(ABC):
         if not named and assign_identity(raw.session, until):
             server = ask(raw.session, until=until)
         raw.identity = server.identity
-        raw.location = PrepareLocation(self._settings.name, raw.identity, raw.role, self._settings.file)
+        file, login = self._settings.file, noted_login(self._settings)
+        raw.location = PrepareLocation(self._settings.name, raw.identity, raw.role, file, login)
         if raw.identity and self._settings.mode == "xa" and not self._recovery:
             if not has_generation(raw.session, self._generation, until):
                 self._generation = add_generation(raw.session, until)

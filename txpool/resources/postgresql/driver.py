@@ -13,6 +13,7 @@ from psycopg import conninfo
 from psycopg.rows import tuple_row
 
 from txpool.characteristics import UNSPECIFIED
+from txpool.config.logins import login_of
 from txpool.config.secrets import without_secrets
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, OperationalError, translated
@@ -104,13 +105,28 @@ class PsycopgDriver:
             )
             try:
                 raw.identity, raw.timeline, raw.role = identify(raw.session, until)
-                raw.location = PrepareLocation(self._settings.name, raw.identity, raw.role, self._settings.file)
+                file = self._settings.file
+                login = "" if file else self._login_of(raw.pgconn)
+                raw.location = PrepareLocation(self._settings.name, raw.identity, raw.role, file, login)
                 self._begin_session(raw)
                 raw.note_reported()
             except BaseException:
                 raw.close()
                 raise
         return raw
+
+    def _login_of(self, pgconn: Any) -> str:
+        """The login for the log's note, by what libpq has made of the url and of its environment."""
+        settings = self._settings
+        supplied = settings.issuer is not None  # maybe with a user for this connection only
+        return login_of(
+            settings,
+            "postgresql://",
+            user=configured_user(settings) if supplied else pgconn.user.decode(errors="replace"),
+            host=pgconn.host.decode(errors="replace"),
+            port=int(pgconn.port),
+            database=pgconn.db.decode(errors="replace"),
+        )
 
     def _begin_session(self, raw: PsycopgRawConnection) -> None:
         raw.configured = self._characteristics

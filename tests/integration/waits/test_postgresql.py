@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from operator import attrgetter
 from typing import Any
 
@@ -16,40 +14,12 @@ from psycopg import sql
 
 import txpool
 from recovery import RecoveryManager
-from tests.support.recovery_site import BOTH, WRITER, Site, end
+from tests.integration.waits.waiting import configure, execute, left_by_a_dead_process, reports, running
+from tests.support.recovery_site import BOTH, Site, end
 from tests.support.waiting import until
-from txpool.resources.postgresql.lock_holders import PostgreSQLLockHolders
 
 INSERT = "insert into t values (1)"
 MALLORY = "mallory"
-
-
-@pytest.fixture
-def watched(site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Site]:
-    """Databases whose row 1 only one transaction can insert; this process looks into statements after 100 ms."""
-    for name in BOTH:
-        site.databases.execute(name, "alter table t add primary key (id)")
-    monkeypatch.chdir(site.folder)
-    monkeypatch.setenv("TXPOOL_RECOVERY_BACKOFF", "0")
-    caplog.set_level(logging.INFO, "txpool.waits")
-    configure("etl-1")
-    yield site
-    for source in txpool.datasource.opened():
-        source.close()
-    txpool.configure(node_name="tests", log_url="memory:")
-
-
-def configure(node: str, after: str = "100ms") -> None:
-    """This process is one of that node's; another node has a log of its own, and knows nothing of the first."""
-    log = "sqlite:///txlog" if node == "etl-1" else f"sqlite:///{node}"
-    txpool.configure(node_name=node, log_url=log, log_create=True, transaction_wait_report=after)
-
-
-def left_by_a_dead_process(site: Site, point: str = "coordinator.prepared") -> str:
-    """The gtrid of what it has prepared in both databases: each has inserted row 1."""
-    site.killed(WRITER, *BOTH, failpoints=f"{point}=kill")
-    (gtrid,) = {":".join(gid.split(":")[:4]) for gid in site.databases.prepared()}
-    return gtrid
 
 
 def insert() -> None:
@@ -59,11 +29,6 @@ def insert() -> None:
 
 def insert_two() -> None:
     execute("insert into t values (2)")
-
-
-def execute(statement: str) -> None:
-    with txpool.transaction():
-        txpool.connect("one.properties").execute(statement)
 
 
 def insert_many() -> None:
@@ -102,50 +67,11 @@ STATEMENTS = (
 )
 
 
-@contextmanager
-def running(work: Callable[[], object]) -> Iterator[Future[None]]:
-    """The work in a thread of its own; it has ended when the block has."""
-    future: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-    thread = threading.Thread(target=run, name="waiter", daemon=True)
-    thread.start()
-    yield future
-    thread.join(60)
-    assert not thread.is_alive()
-
-
-def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What is said of statements that wait."""
-    return [each.getMessage() for each in caplog.records if "has executed for" in each.getMessage()]
-
-
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many statements each look was into; the look itself is the real one."""
-    real, made = PostgreSQLLockHolders.holders, list[int]()
-
-    def holders(self: PostgreSQLLockHolders, waiting: Any) -> Any:
-        found = real(self, waiting)
-        made.append(len(waiting))
-        return found
-
-    monkeypatch.setattr(PostgreSQLLockHolders, "holders", holders)
-    return made
-
-
 @pytest.mark.parametrize(("work", "rows"), STATEMENTS)
 def test_a_dead_process_of_this_node_is_named_and_its_branch_ended(
     watched: Site, caplog: pytest.LogCaptureFixture, work: Callable[[], None], rows: int
 ) -> None:
-    gtrid = left_by_a_dead_process(watched)
+    gtrid = left_by_a_dead_process(watched, *BOTH)
     with running(work) as done:
         until(lambda: reports(caplog), what="nothing is said of the statement")
         done.result(60)
@@ -165,7 +91,7 @@ def test_the_recovery_manager_of_the_process_is_asked(watched: Site, caplog: pyt
     with closing(manager):
         manager.start()
         until(lambda: manager.last_report is not None)
-        gtrid = left_by_a_dead_process(watched)
+        gtrid = left_by_a_dead_process(watched, *BOTH)
         with running(insert) as done:
             done.result(60)
     assert f"{gtrid}: the recovery manager of this process is asked for a scan" in caplog.text
@@ -177,7 +103,7 @@ def test_a_process_that_does_not_recover_that_node_only_reports(
     watched: Site, caplog: pytest.LogCaptureFixture, looks: list[int]
 ) -> None:
     configure("etl-2")
-    gtrid = left_by_a_dead_process(watched)
+    gtrid = left_by_a_dead_process(watched, *BOTH)
     with running(insert) as done:
         until(lambda: reports(caplog))
         until(lambda: len(looks) > 0)
@@ -193,7 +119,7 @@ def test_a_process_that_does_not_recover_that_node_only_reports(
 def test_every_statement_behind_it_is_reported(watched: Site, caplog: pytest.LogCaptureFixture) -> None:
     """The branch has the table locked for writers; a reader waits for one who would lock it all, and is behind."""
     configure("etl-2")
-    gtrid = left_by_a_dead_process(watched)
+    gtrid = left_by_a_dead_process(watched, *BOTH)
 
     def lock() -> None:
         with txpool.transaction():
@@ -237,7 +163,7 @@ def test_nothing_is_said_of_a_statement_that_waits_for_a_session(
 ) -> None:
     """A prepared branch has the same table locked, in a mode that fits."""
     configure("etl-2")
-    left_by_a_dead_process(watched)
+    left_by_a_dead_process(watched, *BOTH)
     with psycopg.connect(watched.databases.dsn("one")) as session:
         session.execute("insert into t values (2)")
         with running(insert_two) as done:
@@ -275,7 +201,7 @@ def test_a_look_needs_no_connection_of_the_pool_and_keeps_none(
     configure("etl-2")
     text = (watched.folder / "one.properties").read_text()
     watched.write("one", f"{text}pool.max-size = 1")
-    left_by_a_dead_process(watched)
+    left_by_a_dead_process(watched, *BOTH)
     sessions = (
         "select count(*) from pg_stat_activity where usename = %s and datname = 'one' and pid <> pg_backend_pid()"
     )
@@ -296,7 +222,7 @@ def test_nothing_is_looked_into_where_the_configuration_says_none(watched: Site)
 
 
 def test_a_forked_child_has_a_watcher_of_its_own(watched: Site) -> None:
-    left_by_a_dead_process(watched)
+    left_by_a_dead_process(watched, *BOTH)
     process = watched.process(FORKED)
     output, errors = process.communicate(timeout=120)
     assert (process.returncode, output.split()) == (0, ["child", "parent"]), errors

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.waits.waiting import configure, execute, left_by_a_dead_process, reports, running
+from tests.integration.waits.waiting import configure, execute, left_by_a_dead_process, reports
 from tests.support.mysql import MySQLServer
 from tests.support.recovery_site import Site
+from tests.support.running import running
 from tests.support.waiting import until
 
 if TYPE_CHECKING:

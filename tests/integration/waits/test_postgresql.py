@@ -14,8 +14,9 @@ from psycopg import sql
 
 import txpool
 from recovery import RecoveryManager
-from tests.integration.waits.waiting import configure, execute, left_by_a_dead_process, reports, running
+from tests.integration.waits.waiting import configure, execute, left_by_a_dead_process, reports
 from tests.support.recovery_site import BOTH, Site, end
+from tests.support.running import running
 from tests.support.waiting import until
 
 INSERT = "insert into t values (1)"

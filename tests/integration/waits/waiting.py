@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-
 import pytest
 
 import txpool
@@ -30,26 +25,6 @@ def execute(statement: str, name: str = "one") -> None:
     """In a transaction of its own."""
     with txpool.transaction():
         txpool.connect(f"{name}.properties").cursor().execute(statement)
-
-
-@contextmanager
-def running(work: Callable[[], object]) -> Iterator[Future[None]]:
-    """The work in a thread of its own; it has ended when the block has."""
-    future: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-    thread = threading.Thread(target=run, name="waiter", daemon=True)
-    thread.start()
-    yield future
-    thread.join(60)
-    assert not thread.is_alive()
 
 
 def reports(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -21,15 +21,13 @@ from tests.support.waiting import until
 
 INSERT = "insert into t values (1)"
 MALLORY = "mallory"
+#: It does not conflict with what has inserted a row.
+LOCK = "lock table t in share update exclusive mode"
 
 
 def insert() -> None:
     with txpool.transaction():
         txpool.connect("one.properties").cursor().execute(INSERT)
-
-
-def insert_two() -> None:
-    execute("insert into t values (2)")
 
 
 def insert_many() -> None:
@@ -166,8 +164,8 @@ def test_nothing_is_said_of_a_statement_that_waits_for_a_session(
     configure("etl-2")
     left_by_a_dead_process(watched, *BOTH)
     with psycopg.connect(watched.databases.dsn("one")) as session:
-        session.execute("insert into t values (2)")
-        with running(insert_two) as done:
+        session.execute(LOCK)
+        with running(lambda: execute(LOCK)) as done:
             until(lambda: len(looks) >= 3)
             assert not done.done()
             session.rollback()

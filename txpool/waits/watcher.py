@@ -81,8 +81,8 @@ class Watcher:
 def _waits(source: DataSource, late: list[Pooled[object]]) -> dict[Statement, Wait]:
     """Those that wait for prepared branches of ours. Whether they do may not be known: then that is logged."""
     begun = [pooled.since for pooled in late]
-    holders = resolve_name(source.resource_manager.lock_holders)(source.settings, source.driver_adapter)
     try:
+        holders = resolve_name(source.resource_manager.lock_holders)(source.settings, source.driver_adapter)
         with step_until(monotonic() + _LOOK_SECONDS):
             found = holders.holders([pooled.raw for pooled in late])
     except Exception as error:

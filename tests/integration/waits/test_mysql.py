@@ -86,18 +86,42 @@ def test_nothing_is_said_of_a_statement_that_waits_for_a_session(
     assert shop.command("scan").returncode == 0
 
 
+@pytest.fixture
+def plain(shop: Site, server: MySQLServer) -> str:
+    """The datasource `plain`, whose account has rights in its own database alone."""
+    server.execute(f"create user plain@'%' identified by '{server.password}'", "grant all on one.* to plain@'%'")
+    text = (shop.folder / "shop.properties").read_text().replace(f"{server.user}@", "plain@")
+    shop.write("plain", text.replace("mode = xa", "mode = local"))
+    return "plain"
+
+
 def test_an_account_that_may_not_see_who_waits_is_told_nothing(
-    shop: Site, server: MySQLServer, caplog: pytest.LogCaptureFixture, looks: list[int]
+    shop: Site, plain: str, caplog: pytest.LogCaptureFixture, looks: list[int]
 ) -> None:
     """Without the privilege PROCESS."""
     configure("etl-2")
     left_by_a_dead_process(shop, "one", "shop")
-    server.execute(f"create user plain@'%' identified by '{server.password}'", "grant all on one.* to plain@'%'")
-    text = (shop.folder / "shop.properties").read_text().replace(f"{server.user}@", "plain@")
-    shop.write("plain", text.replace("mode = xa", "mode = local"))
-    with running(lambda: execute(INSERT, "plain")) as done:
+    with running(lambda: execute(INSERT, plain)) as done:
         until(lambda: len(looks) >= 3)
         assert not done.done()
         assert shop.command("scan").returncode == 0
         done.result(60)
     assert caplog.messages == []
+
+
+def test_the_privileges_that_the_page_names_are_enough(
+    shop: Site, server: MySQLServer, plain: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    configure("etl-2")
+    server.execute("grant process on *.* to plain@'%'")
+    if not server.is_mariadb:
+        server.execute(
+            "grant select on performance_schema.data_lock_waits to plain@'%'",
+            "grant xa_recover_admin on *.* to plain@'%'",
+        )
+    gtrid = left_by_a_dead_process(shop, "one", "shop")
+    with running(lambda: execute(INSERT, plain)):
+        until(lambda: reports(caplog))
+        assert shop.command("scan").returncode == 0
+    (report,) = reports(caplog)
+    assert f"Candidates: {gtrid} " in report

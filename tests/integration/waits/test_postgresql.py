@@ -15,6 +15,7 @@ from psycopg import sql
 import txpool
 from recovery import RecoveryManager
 from tests.integration.waits.waiting import configure, execute, left_by_a_dead_process, reports
+from tests.support.proxy import NetworkFault, Proxy
 from tests.support.recovery_site import BOTH, Site, end
 from tests.support.running import running
 from tests.support.waiting import until
@@ -210,6 +211,25 @@ def test_a_look_needs_no_connection_of_the_pool_and_keeps_none(
         once = len(looks)
         assert watched.command("scan").returncode == 0
     assert len(looks) == once
+
+
+def test_a_database_that_freezes_stops_one_look_only(watched: Site, caplog: pytest.LogCaptureFixture) -> None:
+    configure("etl-2")
+    gtrid = left_by_a_dead_process(watched, *BOTH)
+    port = watched.databases.server.port
+    with closing(Proxy(port)) as proxy:
+        text = (watched.folder / "one.properties").read_text()
+        watched.write("one", text.replace(f":{port}/", f":{proxy.port}/").strip())
+        proxy.fail_at(b"pg_blocking_pids", NetworkFault.BLACK_HOLE)
+        with running(insert) as done:
+            until(lambda: "one: what a statement waits for is not known at the moment" in caplog.text)
+            assert proxy.failed.is_set()
+            proxy.heal()
+            until(lambda: reports(caplog))
+            watched.write("one", text.strip())
+            assert watched.command("scan").returncode == 0
+            done.result(60)
+    assert gtrid in reports(caplog)[0]
 
 
 def test_nothing_is_looked_into_where_the_configuration_says_none(watched: Site) -> None:

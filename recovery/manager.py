@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from weakref import WeakSet
 
 from recovery.operator import commands, listing, suspension
 from recovery.operator.alarms import unconfigured
@@ -40,6 +41,8 @@ from txpool.log import open_log
 from txpool.log.base import DecisionLog, IncarnationState
 
 logger = logging.getLogger("txpool.recovery")
+
+_started: WeakSet[RecoveryManager] = WeakSet()
 
 
 class RecoveryManager:
@@ -191,6 +194,13 @@ class RecoveryManager:
                 metrics.add_source(self.last_scan.samples)
                 self._thread = threading.Thread(target=self._run, name="txpool-recovery", daemon=True)
                 self._thread.start()
+                _started.add(self)
+
+    def runs_for(self, node: str) -> bool:
+        """Whether its thread runs, and recovers that node."""
+        thread, own = self._thread, self._settings.node_name if self._log is None else self._log.node
+        nodes = self._settings.recovery_nodes or (own,)
+        return thread is not None and thread.is_alive() and (node in nodes or "*" in nodes)
 
     def scan_soon(self) -> None:
         """Make the thread scan now instead of at the end of its period; returns at once."""
@@ -208,6 +218,7 @@ class RecoveryManager:
                 self._workers.hurry()
                 self._thread.join()
                 self._thread = None
+                _started.discard(self)
                 self._workers.resume()
                 self._stop_event.clear()
                 self._wake_event.clear()
@@ -389,6 +400,11 @@ class RecoveryManager:
 
 def _itself(module: RecoveryModule) -> RecoveryModule:
     return module
+
+
+def running_for(node: str) -> list[RecoveryManager]:
+    """The managers of this process whose threads run, and recover that node."""
+    return [each for each in list(_started) if each.runs_for(node)]
 
 
 def _may_begin_pass(log: DecisionLog, recorder: ScanRecorder) -> bool:

@@ -34,7 +34,7 @@ FLOORS = (
     ("txpool.spark.table",),
     ("txpool.spark.commit", "txpool.spark.types"),
     ("txpool", "txpool.engine", "txpool.web"),
-    ("txpool.idempotency", "txpool.control", "txpool.resource"),
+    ("txpool.idempotency", "txpool.control", "txpool.resource", "txpool.waits"),
     ("txpool.datasource",),
     ("txpool.resources.jdbc",),
     (

@@ -270,6 +270,14 @@ COORDINATOR_KEYS = (
         _NONE | _POSITIVE,
     ),
     Key(
+        "transaction.wait-report",
+        "duration",
+        "10",
+        "A statement that executes for longer is looked into: whether it waits for a lock that a prepared branch of "
+        "txpool's holds. That is reported.",
+        _NONE | _POSITIVE,
+    ),
+    Key(
         "control.folder",
         "directory",
         None,

@@ -297,6 +297,7 @@ class CoordinatorSettings:
     transaction_timeout: float | None
     transaction_leak_threshold: float | None
     transaction_phase_two_wait: float | None
+    transaction_wait_report: float | None
     control_folder: Path | None
     datasources: tuple[Path, ...]
     properties: Properties = field(repr=False, compare=False)

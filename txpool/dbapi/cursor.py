@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
@@ -114,12 +115,15 @@ class PEP249Cursor:
             if not self._is_on(connection.pooled):
                 self._reopen(None)
             connection.require_transaction()
+            pooled = self._holder
             try:
+                pooled.since = monotonic()
                 self.raw.execute(operation, *args, **kwargs)
             except Exception as error:
                 translate(error)
                 raise
             finally:
+                pooled.since = 0.0
                 self._executed()
             return self
         holder = self._holder
@@ -163,12 +167,15 @@ class PEP249Cursor:
         raw = self.raw
         if enlistment is None:
             connection.require_transaction()
+            pooled = self._holder
             try:
+                pooled.since = monotonic()
                 result = getattr(raw, method)(*args, **kwargs)
             except Exception as error:
                 translate(error)
                 raise
             finally:
+                pooled.since = 0.0
                 self._executed()
         else:
             with enlistment.lock:

@@ -7,6 +7,7 @@ from _thread import get_ident
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
@@ -63,7 +64,6 @@ class Enlistment:
         "_held",
         "_status",
         "_thread",
-        "_unnoted",
         "_unreusable",
         "_use",
         "branch",
@@ -108,8 +108,6 @@ class Enlistment:
         self.in_pipeline = False
         self.ended = False
         self._unreusable = False
-        #: A statement has begun, and what it has changed in the session is not noted yet.
-        self._unnoted = False
         #: No local transaction was open before the statement that executes now, or comes next.
         self._fresh = True
 
@@ -146,6 +144,7 @@ class Enlistment:
             self.branch, self.raw, self.fixed_modes, self.savepoints = branch, pooled.raw, modes, savepoints
             self.cursors = pooled.results = results
             self._held, self._use = held, pooled.uses
+            pooled.gtrid, pooled.since = self.gtrid, 0.0
             self.pooled = pooled
             if transaction.status is not ACTIVE and transaction.status not in UNDER_WAY:
                 # It has ended since this began, and may have taken this for one that is not opened.
@@ -194,7 +193,8 @@ class Enlistment:
                 with self.lock:
                     reusable = self._restore() and reusable
             # Only now: whoever marks it later finds that it has ended.
-            unreusable = self._unreusable or self._unnoted  # behind an interrupt
+            # Behind an interrupt, what a statement that has begun has changed in the session is not noted.
+            unreusable = self._unreusable or pooled.since
             is_open = self._driver.is_open(pooled.raw)
             if reusable and not unreusable and is_open:
                 self.datasource.pool.give_back(pooled)
@@ -312,7 +312,7 @@ class Enlistment:
                 self._require_not_ended()
             if self.savepoints is not None:
                 self.savepoints.open(handle)
-            self._unnoted = True
+            self.pooled.since = monotonic()  # type: ignore[union-attr]
         except BaseException as error:
             translate(error)
             raise
@@ -339,7 +339,7 @@ class Enlistment:
         """After a statement: raise where it was the user's own COMMIT or ROLLBACK."""
         self._fresh = False
         command = None if self.in_pipeline else self._driver.ended_by(self.raw, raw_cursor)
-        self._unnoted = False
+        self.pooled.since = 0.0  # type: ignore[union-attr]
         if command is not None:
             raise self.ended_by_sql(command)
 
@@ -348,7 +348,7 @@ class Enlistment:
         translate(error)
         self._driver.note_failure(self.raw, raw_cursor, error)
         if self._fresh and not self._driver.reached_server(error):
-            self._unnoted = False
+            self.pooled.since = 0.0  # type: ignore[union-attr]
         else:
             self.finish(raw_cursor)
 
@@ -382,7 +382,7 @@ class Enlistment:
                 over = not handle.has_work(self.raw) and self._driver.is_open(self.raw)
                 fresh = fresh and self._fresh  # a statement in a pipeline has begun it, too
                 self._fresh = fresh and over
-                self._unnoted = False
+                self.pooled.since = 0.0  # type: ignore[union-attr]
                 if over and not fresh and not self.in_pipeline:
                     raise self.ended_by_sql("commit")
 

@@ -97,6 +97,7 @@ class Pooled(Generic[C]):
         "doubted",
         "dropped",
         "expires",
+        "gtrid",
         "holder",
         "is_open",
         "jitter",
@@ -109,6 +110,7 @@ class Pooled(Generic[C]):
         "results",
         "returned_at",
         "separate",
+        "since",
         "stack",
         "taken_at",
         "use_seconds",
@@ -139,6 +141,11 @@ class Pooled(Generic[C]):
         self.separate = False
         #: A user has it outside any transaction, so that a flush may cancel what it executes. Each take ends that.
         self.plain = False
+        #: The transaction that has it, or had it last.
+        self.gtrid = ""
+        #: When the statement that executes on it has begun, by the monotonic clock; 0 while none does. Other threads
+        #: read it.
+        self.since = 0.0
         #: Weak references to what its user has open on it, and a forked child must not close.
         self.results: Collection[weakref.ref[Any]] = ()
         #: By the monotonic clock; 0 where the pool must not hand it out again.

@@ -82,6 +82,10 @@ class ResourceManager(ABC):
     #: Whether its server holds a limited number of prepared transactions, as `txpool.spark.commit.slots` counts them.
     counts_slots: ClassVar[bool] = False
 
+    #: `module:Class` of the LockHolders, which is made of a datasource's settings and driver; empty where its server
+    #: does not show which statement waits for which branch.
+    lock_holders: ClassVar[str] = ""
+
     #: `module:Class` of the LogServer of a decision log in such a database; empty where it cannot hold one.
     log_server: ClassVar[str] = ""
     #: The beginnings of such a log's urls.

@@ -89,6 +89,16 @@ connection.close()
 )
 #: It dies, or lives on, where a failpoint says so.
 CRASHES = _APPLICATION + "with txpool.transaction():\n    write(*sys.argv[1:])\n"
+#: It waits for what a crash has left prepared, looks into that, and lets recovery end it.
+WAITS = """
+import os
+import txpool
+
+os.environ["TXPOOL_RECOVERY_BACKOFF"] = "0"
+txpool.configure("txpool.properties", transaction_wait_report="100ms")
+with txpool.transaction():
+    txpool.connect("one.properties").cursor().execute("lock table public.t in access exclusive mode")
+"""
 
 
 class PlantedSite:

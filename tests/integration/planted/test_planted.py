@@ -18,6 +18,7 @@ from tests.integration.planted.site import (
     ANY,
     CRASHES,
     DATABASES,
+    WAITS,
     WATCHED,
     PlantedSite,
     require_nothing_called,
@@ -84,6 +85,8 @@ def everything(site: PlantedSite) -> list[Message]:
     for who in ("", "keeper-"):
         site.recovery("init", who=who)
     site.run("-c", ALL_MODES)
+    site.run("-c", CRASHES, "one", "two", failpoints="coordinator.prepared=kill", exits=(-9,))
+    assert "waits for a lock that a prepared branch holds" in site.run("-c", WAITS).stderr
     for point in ("coordinator.prepared=kill", "branch.commit-sent=kill"):
         for names in (["one", "two"], ["one", "rows"], ["one", "two", "marked"]):
             site.run("-c", CRASHES, *names, failpoints=point, exits=(-9,))

@@ -44,6 +44,7 @@ class MySQL(ResourceManager):
     sqlalchemy_url = "mysql+pymysql://"
     names_early = True
     writes_rows = True
+    lock_holders = "txpool.resources.mysql.lock_holders:MySQLLockHolders"
     spark_write = "txpool.spark.table.table_write:TaskWrite"
     spark_tasks = "txpool.spark.table.mysql.dialect:TABLES"
 

@@ -50,6 +50,7 @@ class PostgreSQL(ResourceManager):
     spark_write = "txpool.spark.table.table_write:TaskWrite"
     spark_tasks = "txpool.spark.table.postgresql:TABLES"
     counts_slots = True
+    lock_holders = "txpool.resources.postgresql.lock_holders:PostgreSQLLockHolders"
     writes_rows = True
 
     def url_parameters(self) -> Collection[str]:

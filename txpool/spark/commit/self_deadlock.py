@@ -19,6 +19,7 @@ from typing import Any
 from txpool.datasource import DataSource
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import OperationalError
+from txpool.resources.postgresql.lock_modes import conflict
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.libpq import value
 from txpool.spark.commit.background import BackgroundThread
@@ -71,18 +72,6 @@ _QUERY = qualified(
         and (h.pid = {driver} or starts_with(p.gid, {gtrid}))
 """
 )
-#: PostgreSQL's lock modes 1 to 8, each with the numbers of the modes that it conflicts with.
-_CONFLICTS = {
-    "AccessShareLock": {8},
-    "RowShareLock": {7, 8},
-    "RowExclusiveLock": {5, 6, 7, 8},
-    "ShareUpdateExclusiveLock": {4, 5, 6, 7, 8},
-    "ShareLock": {3, 4, 6, 7, 8},
-    "ShareRowExclusiveLock": {3, 4, 5, 6, 7, 8},
-    "ExclusiveLock": {2, 3, 4, 5, 6, 7, 8},
-    "AccessExclusiveLock": {1, 2, 3, 4, 5, 6, 7, 8},
-}
-_MODES = {mode: number for number, mode in enumerate(_CONFLICTS, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +208,7 @@ def _query_waits(source: DataSource, gtrid: str, write: int, driver: int) -> lis
 
 def _parse_wait(source: DataSource, row: dict[str, Any], driver: int) -> Wait | None:
     """The wait that a row of `_QUERY` describes; None if its modes do not conflict or a name is not one of ours."""
-    if _MODES.get(row["held"]) not in _CONFLICTS[row["wanted"]]:
+    if not conflict(row["wanted"], row["held"]):
         return None
     xid = parse(row["gid"] or "")
     holder = None if xid is None else xid.task

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -221,6 +222,7 @@ class PsycopgConnection(TwoPhaseConnection):
             try:
                 with enlistment.raw.pipeline() as pipeline:
                     yield pipeline
+                    enlistment.pooled.since = monotonic()  # type: ignore[union-attr]  # its end waits for the answers
             finally:
                 enlistment.in_pipeline = not outermost
                 enlistment.raw.changed = enlistment.raw.prepared = True  # its answers were not seen

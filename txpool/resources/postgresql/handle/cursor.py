@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
@@ -116,8 +117,13 @@ class PsycopgCursor(PEP249Cursor):
         try:
             if enlistment is None:
                 connection.require_transaction()
-                with translated():
-                    yield
+                pooled = self._holder
+                try:
+                    pooled.since = monotonic()
+                    with translated():
+                        yield
+                finally:
+                    pooled.since = 0.0
             else:
                 with enlistment.started(connection, statement):
                     yield

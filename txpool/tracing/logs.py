@@ -12,6 +12,7 @@ _LOGGERS = (
     "txpool.recovery",
     "txpool.recovery.audit",
     "txpool.recovery.status",
+    "txpool.waits",
 )
 
 

@@ -14,7 +14,7 @@ from psycopg import sql
 
 import txpool
 from recovery import RecoveryManager
-from tests.integration.waits.waiting import configure, execute, left_by_a_dead_process, reports
+from tests.integration.waits.waiting import configure, execute, left_by_a_dead_process, reports, said
 from tests.support.proxy import NetworkFault, Proxy
 from tests.support.recovery_site import BOTH, Site, end
 from tests.support.running import running
@@ -170,7 +170,7 @@ def test_nothing_is_said_of_a_statement_that_waits_for_a_session(
             until(lambda: len(looks) >= 3)
             assert not done.done()
             session.rollback()
-    assert caplog.messages == []
+    assert said(caplog) == []
     assert watched.command("scan").returncode == 0
 
 
@@ -192,7 +192,7 @@ def test_nothing_is_said_of_a_stranger_under_a_name_of_ours(
             end(watched, "one", "rollback", forged)
     finally:
         databases.execute("one", f"drop role {MALLORY}")
-    assert caplog.messages == []
+    assert said(caplog) == []
 
 
 def test_a_look_needs_no_connection_of_the_pool_and_keeps_none(

@@ -30,3 +30,8 @@ def execute(statement: str, name: str = "one") -> None:
 def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What is said of statements that wait."""
     return [each.getMessage() for each in caplog.records if "has executed for" in each.getMessage()]
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """All that the thread says."""
+    return [each.getMessage() for each in caplog.records if each.name == "txpool.waits"]

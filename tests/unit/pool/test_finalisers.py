@@ -190,7 +190,8 @@ def test_a_cycle_with_the_connection_in_it(database: PoolDatabase, older: str) -
             pooled.raw.execute("select 1")
             pool.give_back(pooled)
             until(lambda: len(database.live) == 1)
-        assert (pool.statistics().size, pool.statistics().lost) == (1, 1)
+        # It is lost, or the maintenance thread has found it given back and ended: which of the two comes first is open.
+        assert (pool.statistics().size, pool.statistics().lost <= 1) == (1, True)
 
 
 def test_it_strikes_inside_a_histogram(database: PoolDatabase) -> None:

@@ -1,4 +1,4 @@
-"""Scans for work that cannot go on before an earlier run has ended. txpool calls these functions by name."""
+"""Scans for work that cannot go on before an earlier run has ended. `txpool.on_demand` calls these by name."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from recovery.scan.datasources import RecoverableDatasource
 from txpool.log.base import DecisionLog
 
 
-def scan_now(log: DecisionLog, datasources: Iterable[RecoverableDatasource]) -> None:
+def scan(log: DecisionLog, datasources: Iterable[RecoverableDatasource], backoff: float | None) -> None:
     """Scan once over these datasources; what it finds is in the log of recovery. Errors: LogError."""
-    RecoveryManager(log=log, datasources=datasources, backoff=0).scan()
+    with closing(RecoveryManager(log=log, datasources=datasources, backoff=backoff)) as manager:
+        manager.scan()
 
 
 def wake(node: str) -> bool:
@@ -21,9 +22,3 @@ def wake(node: str) -> bool:
     for each in managers:
         each.scan_soon()
     return bool(managers)
-
-
-def scan(log: DecisionLog, datasources: Iterable[RecoverableDatasource]) -> None:
-    """As `scan_now`, with the back-off between its two passes."""
-    with closing(RecoveryManager(log=log, datasources=datasources)) as manager:
-        manager.scan()

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from txpool.datasource import DataSource, find, known
 from txpool.errors import AlreadyDone, NotSupportedError, OperationalError, ProgrammingError
-from txpool.resources.base import Role
+from txpool.on_demand import recover
 from txpool.resources.records import EarlierRun, RecordsTable
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction
@@ -34,8 +33,6 @@ UNKNOWN_FUNCTION = "-"
 #: The target of the records of whole transactions, and their two modes.
 WHOLE, BLOCK, FUNCTION = "transaction", "block", "function"
 
-# By name: recovery imports txpool, and txpool does not import recovery.
-_SCAN = "recovery.on_demand:scan_now"
 #: Milliseconds to wait for another run with the same id: before recovery is asked, and after that.
 _LOCK_TIMEOUTS_MS = (1_000, 10_000)
 _MAX_LENGTH = 200
@@ -245,9 +242,3 @@ def _describe(mode: str, plan: str) -> str:
     of = "" if name == UNKNOWN_FUNCTION else f" of {name}()"
     over = f" over what has the digest {digest[0][:8]}" if digest and digest[0] != UNKNOWN_FUNCTION else ""
     return f"a {mode}{of}{over}"
-
-
-def recover(datasources: Iterable[DataSource]) -> None:
-    """One scan over these datasources. It ends what processes have left that are dead."""
-    able = {each.name: each for each in datasources if each.role in (Role.PREPARED, Role.MARKED)}
-    resolve_name(_SCAN)(get_manager().log, able.values())

@@ -35,6 +35,7 @@ FLOORS = (
     ("txpool.spark.commit", "txpool.spark.types"),
     ("txpool", "txpool.engine", "txpool.web"),
     ("txpool.idempotency", "txpool.control", "txpool.resource", "txpool.waits"),
+    ("txpool.on_demand",),
     ("txpool.datasource",),
     ("txpool.resources.jdbc",),
     (

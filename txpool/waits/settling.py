@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from pkgutil import resolve_name
 from time import monotonic
 from typing import Final
 
 from txpool.datasource import known
 from txpool.log.base import IncarnationState
-from txpool.resources.base import Role
+from txpool.on_demand import recover, wake
 from txpool.tm.manager import get_manager
 from txpool.waits.wait import Wait
 
 logger = logging.getLogger("txpool.waits")
 
-# By name: recovery imports txpool, and txpool does not import recovery.
-_WAKE: Final = "recovery.on_demand:wake"
-_SCAN: Final = "recovery.on_demand:scan"
 #: Seconds before recovery is asked again about the same transaction: a filter, or a suspension, may have it left alone.
 _PAUSE: Final = 60.0
 _DEAD: Final = (IncarnationState.DEAD, IncarnationState.FENCED)
@@ -47,7 +43,7 @@ class Settling:
                 state = states.get(xid.incarnation)
                 if xid.gtrid in self._asked or state is IncarnationState.ALIVE:
                     continue
-                if resolve_name(_WAKE)(xid.node):
+                if wake(xid.node):
                     self._asked[xid.gtrid] = now
                     logger.info("%s: the recovery manager of this process is asked for a scan", xid.gtrid)
                 elif state in _DEAD:
@@ -55,5 +51,4 @@ class Settling:
                     dead.append(xid.gtrid)
         if dead:
             logger.warning("%s: its process is dead, and a scan is made here", ", ".join(dead))
-            able = [each for each in sources.values() if each.role in (Role.PREPARED, Role.MARKED)]
-            resolve_name(_SCAN)(log, able)
+            recover(sources.values(), backoff=None)

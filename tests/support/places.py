@@ -8,6 +8,7 @@ shown and swallowed, is struck as well: what it has left undone then is what the
 from __future__ import annotations
 
 import dis
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,6 +56,21 @@ class Striker:
     def spent(self) -> bool:
         """Whether it will not strike any more."""
         return self._left < 0
+
+
+def strike_each_pair(kind: type[BaseException], strike: Callable[[Striker], object]) -> tuple[int, int]:
+    """Have each place struck, and then each place of what follows. Returns how many places, and pairs, there were."""
+    pairs = 0
+    for first in itertools.count():
+        for second in itertools.count():
+            striker = Striker(first, kind, second)
+            strike(striker)
+            pairs += len(striker.places) == 2
+            if len(striker.places) < 2:
+                break
+        if not striker.places:
+            return first, pairs
+    raise AssertionError  # it counts for ever
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,6 +184,24 @@ def test_the_status_page_names_the_frozen_database(site: Site, mariadb: MySQLSer
         assert re.search(r'reachable\{datasource="one"\} 1', get(f"{url}metrics"))
 
 
+def ended_by_sigterm(site: Site, await_start: Callable[[subprocess.Popen[str]], object]) -> str:
+    """What the daemon says that SIGTERM ends, well, once it has come so far."""
+    process = site.daemon()
+    try:
+        await_start(process)
+        process.send_signal(signal.SIGTERM)
+        said: str = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, said
+    return said
+
+
+def froze(proxy: Proxy) -> None:
+    assert proxy.failed.wait(60)
+
+
 @pytest.mark.parametrize("driver", ["pymysql", "mysqlclient"])
 def test_sigterm_ends_the_daemon_while_mariadb_is_frozen(
     site: Site, mariadb: MySQLServer, driver: str, require_driver: RequireDriver
@@ -191,15 +210,7 @@ def test_sigterm_ends_the_daemon_while_mariadb_is_frozen(
     describe_shop(site, mariadb.url("one"), driver)
     extend(site, FOREVER, "status.address = 127.0.0.1:0")
     with stopped(mariadb):
-        process = site.daemon()
-        try:
-            until(process, "the status page is at")
-            process.send_signal(signal.SIGTERM)
-            _, said = process.communicate(timeout=60)
-        finally:
-            process.kill()
-            process.communicate()
-    assert process.returncode == 0, said
+        said = ended_by_sigterm(site, lambda process: until(process, "the status page is at"))
     assert "Traceback" not in said
     assert "recovery has ended" in said
 
@@ -210,15 +221,7 @@ def test_sigterm_ends_the_daemon_while_postgresql_is_frozen(site: Site, where: s
     extend(site, FOREVER)
     with before_postgresql(site) as proxy:
         proxy.fail_at(POSTGRESQL[where], NetworkFault.BLACK_HOLE)
-        process = site.daemon()
-        try:
-            assert proxy.failed.wait(60)
-            process.send_signal(signal.SIGTERM)
-            _, said = process.communicate(timeout=60)
-        finally:
-            process.kill()
-            process.communicate()
-        assert process.returncode == 0, said
+        said = ended_by_sigterm(site, lambda _: froze(proxy))
         assert "recovery has ended" in said
         assert "one" in said.partition("recovery ends after")[2]
 
@@ -230,15 +233,7 @@ def test_sigterm_ends_the_daemon_while_the_log_is_frozen(tmp_path: Path, databas
         text = site.conf.read_text().replace(f":{databases.server.port}/", f":{proxy.port}/")
         site.write("recovery", text.strip())
         proxy.fail_at(b"txpool_", NetworkFault.BLACK_HOLE)
-        process = site.daemon()
-        try:
-            assert proxy.failed.wait(60)
-            process.send_signal(signal.SIGTERM)
-            _, said = process.communicate(timeout=60)
-        finally:
-            process.kill()
-            process.communicate()
+        said = ended_by_sigterm(site, lambda _: froze(proxy))
     finally:
         proxy.close()
-    assert process.returncode == 0, said
     assert "the decision log does not answer" in said

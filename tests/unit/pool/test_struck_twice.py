@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -10,7 +9,7 @@ from contextlib import closing, suppress
 import pytest
 
 from tests.models.pool import PoolDatabase
-from tests.support.places import Striker, at_each_place
+from tests.support.places import Striker, at_each_place, strike_each_pair
 from txpool.pool import Pool
 
 SIZE = 2
@@ -49,19 +48,14 @@ def test_no_slot_is_lost(database: PoolDatabase, work: Callable[[Pool], None], m
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     with closing(Pool(database, name="orders", max_size=SIZE, max_wait=20)) as pool:
         work(pool)
-        pairs = 0
-        for first in itertools.count():
-            for second in itertools.count():
-                striker = Striker(first, Interrupt, second)
-                with suppress(Interrupt), at_each_place(striker):
-                    work(pool)
-                every_slot_can_be_taken(pool)
-                assert len(database.live) <= SIZE, striker.places
-                pairs += len(striker.places) == 2
-                if len(striker.places) < 2:
-                    break
-            if not striker.places:
-                break
-    print(f"{first} places, {pairs} pairs")
+
+        def strike(striker: Striker) -> None:
+            with suppress(Interrupt), at_each_place(striker):
+                work(pool)
+            every_slot_can_be_taken(pool)
+            assert len(database.live) <= SIZE, striker.places
+
+        places, pairs = strike_each_pair(Interrupt, strike)
+    print(f"{places} places, {pairs} pairs")
     assert pairs > 20
     assert not database.live

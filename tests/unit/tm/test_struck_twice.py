@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import sys
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 import txpool
-from tests.support.places import Striker, at_each_place
+from tests.support.places import Striker, at_each_place, strike_each_pair
 from txpool.tm.ambient import ambient_variable
 
 # An interrupt in a finaliser is shown, and swallowed.
@@ -49,15 +49,6 @@ def test_nothing_stays_ambient(work: object, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delitem(sys.modules, "pyspark", raising=False)  # a JVM would be told of each transaction
     for _ in range(2):
         strike(work, Striker(1 << 30, Interrupt))
-    pairs = 0
-    for first in itertools.count():
-        for second in itertools.count():
-            striker = Striker(first, Interrupt, second)
-            strike(work, striker)
-            pairs += len(striker.places) == 2
-            if len(striker.places) < 2:
-                break
-        if not striker.places:
-            break
-    print(f"{first} places, {pairs} pairs")
+    places, pairs = strike_each_pair(Interrupt, partial(strike, work))
+    print(f"{places} places, {pairs} pairs")
     assert pairs > 500

@@ -33,6 +33,17 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
         yield ledger
 
 
+def delete_that_waits(ledger: Ledger, cursor: Any) -> Thread:
+    """The thread in which it deletes a row that another transaction has locked, once it waits for that."""
+    waiting = Thread(target=lambda: cursor.execute("delete from parent where id = 1"))
+    waiting.start()
+    running = "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT'"
+    while not ledger.query_rows(running):
+        assert waiting.is_alive()
+        time.sleep(0.15)  # InnoDB's view stays as it was while it is read more often
+    return waiting
+
+
 def server_of(ledger: Ledger) -> MySQLServer:
     found: MySQLServer = ledger.server  # type: ignore[attr-defined]
     return found
@@ -84,12 +95,7 @@ def test_a_deadlock_that_was_swallowed_commits_no_half(ledger: Ledger, marked: b
     other = server_of(ledger).connect("one", autocommit=False)
     with other.cursor() as cursor:
         cursor.execute("delete from parent where id > 1")
-        waiting = Thread(target=lambda: cursor.execute("delete from parent where id = 1"))
-        waiting.start()
-        running = "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT'"
-        while not ledger.query_rows(running):
-            assert waiting.is_alive()
-            time.sleep(0.15)  # InnoDB's view stays as it was while it is read more often
+        waiting = delete_that_waits(ledger, cursor)
         with pytest.raises(pymysql.OperationalError) as caught:
             ledger.raw.execute("delete from parent where id = 2")
         waiting.join()
@@ -120,12 +126,7 @@ def test_a_deadlock_over_the_row_has_rolled_back(ledger: Ledger) -> None:
             [gtrid],
         )
         cursor.execute("delete from parent where id > 1")
-        waiting = Thread(target=lambda: cursor.execute("delete from parent where id = 1"))
-        waiting.start()
-        running = "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT'"
-        while not ledger.query_rows(running):
-            assert waiting.is_alive()
-            time.sleep(0.15)  # InnoDB's view stays as it was while it is read more often
+        waiting = delete_that_waits(ledger, cursor)
         with pytest.raises((Refused, pymysql.OperationalError), match="Deadlock"):
             branch.mark(gtrid, others(gtrid))
         waiting.join()

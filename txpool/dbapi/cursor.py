@@ -191,6 +191,14 @@ class PEP249Cursor:
     def _executed(self) -> None:
         """Called after each statement on a plain connection, also after one that failed."""
 
+    def _note_session(self) -> None:
+        """As `_executed`: the driver notes what has changed the session, so that the pool restores it."""
+        try:
+            self._connection.datasource.driver_adapter.ended_by(self._holder.raw, self.raw)
+        except BaseException:  # an interrupt: it is not known
+            self._holder.mark_unreusable()
+            raise
+
     # -- results ------------------------------------------------------------------------------------------------
 
     def fetchone(self) -> Any:

@@ -37,13 +37,7 @@ class JdbcHandleCursor(Cursor):
         hold_open(holder, cursor)  # a result that is not read to its end keeps a statement open in the database
         return cursor
 
-    def _executed(self) -> None:
-        # Outside a transaction, too, the driver notes what may have changed the session.
-        try:
-            self._connection.datasource.driver_adapter.ended_by(self._holder.raw, self.raw)
-        except BaseException:  # an interrupt: it is not known
-            self._holder.mark_unreusable()
-            raise
+    _executed = Cursor._note_session
 
 
 @forwards(_OF_THE_DRIVER)

@@ -49,13 +49,7 @@ class PsycopgCursor(PEP249Cursor):
     itersize = CursorAttribute()
     format = CursorAttribute()
 
-    def _executed(self) -> None:
-        # The driver notes what has changed the session, so that the pool restores it.
-        try:
-            self._connection.datasource.driver_adapter.ended_by(self._holder.raw, self.raw)
-        except BaseException:  # an interrupt: it is not known
-            self._holder.mark_unreusable()
-            raise
+    _executed = PEP249Cursor._note_session
 
     def _closing_executes(self) -> bool:
         return isinstance(self.raw, psycopg.ServerCursor)

@@ -11,7 +11,7 @@ from txpool.datasource import known
 from txpool.log.base import IncarnationState
 from txpool.on_demand import recover, wake
 from txpool.tm.manager import get_manager
-from txpool.waits.wait import Wait
+from txpool.waits.statement import WaitingStatement
 
 logger = logging.getLogger("txpool.waits")
 
@@ -27,7 +27,7 @@ class Settling:
         #: By gtrid, when recovery was asked, by the monotonic clock.
         self._asked: dict[str, float] = {}
 
-    def settle(self, waits: Iterable[Wait]) -> None:
+    def settle(self, waits: Iterable[WaitingStatement]) -> None:
         """Have an ordinary scan made, with its back-off, where a process is dead that this one recovers.
 
         By the recovery manager that runs in this process, else here. Errors: LogError, and those of the configuration.

@@ -26,7 +26,7 @@ from txpool.pool.pooled import Pooled
 from txpool.resources.deadlines import step_until
 from txpool.tm import manager
 from txpool.waits.settling import Settling
-from txpool.waits.wait import Wait
+from txpool.waits.statement import WaitingStatement
 
 logger = logging.getLogger("txpool.waits")
 
@@ -52,7 +52,7 @@ class Watcher:
         """Look into the statements that have executed for so many seconds. Returns the seconds to the next look."""
         now = monotonic()
         due: dict[Statement, float] = {}
-        waits: dict[Statement, Wait] = {}
+        waits: dict[Statement, WaitingStatement] = {}
         for source in opened():
             if source.resource_manager.lock_holders:
                 late = self._late(source, now, after, due)
@@ -78,7 +78,7 @@ class Watcher:
         return late
 
 
-def _waits(source: DataSource, late: list[Pooled[object]]) -> dict[Statement, Wait]:
+def _waits(source: DataSource, late: list[Pooled[object]]) -> dict[Statement, WaitingStatement]:
     """Those that wait for prepared branches of ours. Whether they do may not be known: then that is logged."""
     begun = [pooled.since for pooled in late]
     try:
@@ -95,7 +95,9 @@ def _waits(source: DataSource, late: list[Pooled[object]]) -> dict[Statement, Wa
         # What its own transaction has prepared is Spark's, whose driver sees to it: no recovery would end that.
         branches = tuple(branch for branch in held if branch.xid.gtrid != gtrid)
         if branches and pooled.since == since:  # else it has ended meanwhile
-            waits[id(pooled), since] = Wait(source, gtrid, thread, monotonic() - since, branches, holders.certain)
+            waits[id(pooled), since] = WaitingStatement(
+                source, gtrid, thread, monotonic() - since, branches, holders.certain
+            )
     return waits
 
 

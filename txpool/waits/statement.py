@@ -12,7 +12,7 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitingStatement:
     """A statement that waits, and the branches that it waits for; or of which it waits for one, if not `certain`."""
 
     source: DataSource

@@ -192,7 +192,7 @@ class PEP249Cursor:
         """Called after each statement on a plain connection, also after one that failed."""
 
     def _note_session(self) -> None:
-        """As `_executed`: the driver notes what has changed the session, so that the pool restores it."""
+        """The driver notes what has changed the session, so that the pool restores it."""
         try:
             self._connection.datasource.driver_adapter.ended_by(self._holder.raw, self.raw)
         except BaseException:  # an interrupt: it is not known

@@ -37,7 +37,8 @@ class JdbcHandleCursor(Cursor):
         hold_open(holder, cursor)  # a result that is not read to its end keeps a statement open in the database
         return cursor
 
-    _executed = Cursor._note_session
+    def _executed(self) -> None:
+        self._note_session()
 
 
 @forwards(_OF_THE_DRIVER)

@@ -49,7 +49,8 @@ class PsycopgCursor(PEP249Cursor):
     itersize = CursorAttribute()
     format = CursorAttribute()
 
-    _executed = PEP249Cursor._note_session
+    def _executed(self) -> None:
+        self._note_session()
 
     def _closing_executes(self) -> bool:
         return isinstance(self.raw, psycopg.ServerCursor)

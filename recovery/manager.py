@@ -154,7 +154,7 @@ class RecoveryManager:
             self._repeats.end_scan()
             # The last pass's datasources also include those that it found by the log's notes.
             datasources = passes[-1].datasources if passes else self._recovery_datasources(log)
-            snapshot = passes[-1].snapshot if passes else take_snapshot(log, datasources, fence=False)
+            snapshot = passes[-1].snapshot if passes else self._snapshot(log, datasources, fence=False)
             seconds = time.monotonic() - began
             report = recorder.report()
             if passes:
@@ -173,7 +173,7 @@ class RecoveryManager:
     def _run_pass(self, log: DecisionLog, recorder: ScanRecorder, modules: Iterable[Module]) -> RecoveryPass:
         recorder.begin_pass()
         datasources = self._recovery_datasources(log)
-        this_pass = RecoveryPass(take_snapshot(log, datasources), log, datasources, recorder)
+        this_pass = RecoveryPass(self._snapshot(log, datasources), log, datasources, recorder)
         for name, reason in this_pass.snapshot.unanswered.items():
             recorder.record_unanswered(name, reason)
         for name, reason in this_pass.snapshot.unfenced.items():
@@ -256,8 +256,11 @@ class RecoveryManager:
                 snapshot, datasources, gtrid, expired=heuristics, history=history, saved=saved.read(log)
             )
 
+    def _snapshot(self, log: DecisionLog, datasources: RecoveryDatasources, *, fence: bool = True) -> Snapshot:
+        return take_snapshot(log, datasources, fence=fence, seen_for=self.last_scan.alarms.seen_for())
+
     def _read_only_snapshot(self, log: DecisionLog, datasources: RecoveryDatasources) -> Snapshot:
-        snapshot = take_snapshot(log, datasources, fence=False)
+        snapshot = self._snapshot(log, datasources, fence=False)
         self.unanswered = snapshot.unanswered
         self.unconfigured = {alarm.subject: alarm.text for alarm in unconfigured(snapshot)}
         return snapshot

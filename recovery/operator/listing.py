@@ -177,7 +177,7 @@ def _describe(
 
 
 def _wants_attention(snapshot: Snapshot, gtrid: str, state: CoordinatorState, heuristic: bool) -> bool:
-    if heuristic or has_unreachable_branches(snapshot, gtrid):
+    if heuristic or has_unreachable_branches(snapshot, gtrid) or snapshot.hangs(gtrid):
         return True
     if has_nothing_left(snapshot, gtrid) or is_carried_out(snapshot, gtrid):
         return False

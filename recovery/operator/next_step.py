@@ -50,6 +50,12 @@ def _why_left_alone(snapshot: Snapshot, gtrid: str) -> str:
         return (
             "no datasource of this configuration leads to the database where it is prepared: add the datasource's file"
         )
+    if snapshot.hangs(gtrid):
+        return (
+            f"its process is alive and has not ended it, and no transaction of that has a timeout above "
+            f"{snapshot.timeout(gtrid):g} s. See whether it hangs or is stopped. Once it has ended, recovery ends the "
+            f"transaction; `txpool-recovery rollback {gtrid}` does so at once, unless it is decided"
+        )
     return _WHY_LEFT_ALONE.get(snapshot.coordinator_state(gtrid), "")
 
 

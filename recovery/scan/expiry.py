@@ -192,6 +192,7 @@ def _expire(this_pass: RecoveryPass, chosen: Iterable[Entry], now: float) -> Non
         names[entry.kind].append(entry.name)
     if names[Kind.INCARNATION]:
         log.expire(names[Kind.INCARNATION])
+        log.retire_timeouts()
     for gtrid in names[Kind.ASSUMED_COMPLETE]:
         log.put_record(SideRecord(_EXPIRED_KIND, gtrid, json.dumps([Kind.ASSUMED_COMPLETE.value, gtrid]), now))
     if names[Kind.ASSUMED_COMPLETE]:

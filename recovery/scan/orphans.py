@@ -84,6 +84,11 @@ _BY_STATE = {
 }
 
 
+_HANGS = Ballot(
+    Vote.LEAVE_ALONE, "its process is alive, and has left it prepared for longer than its timeout", alarm=True
+)
+
+
 class SubordinateFilter:
     """Leaves alone the branches of a Spark task while the driver is alive, with a reason that names the task."""
 
@@ -101,7 +106,7 @@ class IncarnationFilter:
     """Leaves alone branches that a living process will end, and those of unknown incarnations."""
 
     def vote(self, snapshot: Snapshot, xid: Xid) -> Ballot | None:
-        return _BY_STATE.get(snapshot.coordinator_state(xid.gtrid))
+        return _HANGS if snapshot.hangs(xid.gtrid) else _BY_STATE.get(snapshot.coordinator_state(xid.gtrid))
 
 
 #: The built-in filters, by their names in a configuration.

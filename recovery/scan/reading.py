@@ -11,6 +11,7 @@ In any other order, recovery may commit in one database what it rolls back in an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
+from types import MappingProxyType
 
 from recovery.scan.datasources import ListedBranch, Listing, RecoveryDatasources
 from recovery.scan.owners import BranchOwners
@@ -24,8 +25,16 @@ from txpool.tm.commit.annotations import NOTE
 from txpool.xid import split_gtrid
 
 
-def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: bool = True) -> Snapshot:
+def take_snapshot(
+    log: DecisionLog,
+    datasources: RecoveryDatasources,
+    *,
+    fence: bool = True,
+    seen_for: Mapping[str, float] = MappingProxyType({}),
+) -> Snapshot:
     """Read the log and every datasource, in order. Without `fence`, nothing is written: never act on such a snapshot.
+
+    `seen_for`: see `Snapshot`.
 
     Errors: LogError if the log cannot be read. A datasource that fails is listed in `unanswered`.
     """
@@ -62,7 +71,7 @@ def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: 
     finished = log.finished()
     pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()
     rows, without_rows = datasources.rows()
-    heuristics = log.heuristics()
+    heuristics, timeouts = log.heuristics(), log.timeouts()
     program_notes = {record.name: record.text for record in log.side_records(NOTE)}
     try:
         gtrids = {*finished, *pointers, *decisions, *aborted}
@@ -103,6 +112,8 @@ def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: 
         tags=datasources.tags,
         every_node=log.every_node,
         heuristics=tuple(heuristics),
+        timeouts=timeouts,
+        seen_for=seen_for,
         notes=program_notes,
         staging_tables=staging_tables,
         branch_rows=branch_rows,

@@ -44,7 +44,7 @@ class AlarmKind(Enum):
     DISPUTED = "disputed"  #: the branches of a transaction name different deciders
     UNKNOWN = "unknown"  #: all nodes are ours, and processes that the log does not know have prepared branches
     UNCONFIGURED = "unconfigured"  #: a node of ours prepares in a database that is not configured
-    OVERDUE = "overdue"  #: a transaction has been in doubt for longer than alarm.in-doubt
+    OVERDUE = "overdue"  #: a transaction has been in doubt for longer than alarm.in-doubt, or than its process may take
     UNREACHABLE = "unreachable"  #: a datasource does not answer
     SLOTS = "slots"  #: a server has few prepared slots left, by alarm.slots
     FOREIGN = "foreign"  #: somebody else has prepared under the name of a process of ours

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from math import inf
 
 from recovery.scan.datasources import ListedBranch, Listing
 from txpool.log.base import Decision, Heuristic, IncarnationState
@@ -19,6 +20,8 @@ from txpool.resources.recovery_access import MarkedRow, StagingTable
 from txpool.tm.commit.annotations import NOTE, annotations_in, printable
 from txpool.xid import Xid, split_gtrid, split_pointer
 
+#: How many seconds longer than its timeout a transaction stays prepared before its process counts as one that hangs.
+MARGIN_SECONDS = 10.0
 #: The state of a branch whose datasource has another url now, in words.
 OTHER_DATABASE = "leads to another database than the one it was prepared in"
 
@@ -62,6 +65,10 @@ class Snapshot:
     #: Whether all nodes are ours, those that the log does not know included.
     every_node: bool = False
     heuristics: tuple[Heuristic, ...] = ()
+    #: By incarnation: the largest timeout that any of its transactions has had, in seconds; `inf` where there was none.
+    timeouts: Mapping[str, float] = field(default_factory=dict)
+    #: By gtrid: for how many seconds this process has seen it in doubt. Not every database tells an age.
+    seen_for: Mapping[str, float] = field(default_factory=dict)
     #: By gtrid: the program's note of a transaction that has, or had, a heuristic outcome.
     notes: Mapping[str, str] = field(default_factory=dict)
     #: By datasource.
@@ -224,6 +231,29 @@ class Snapshot:
     def is_left_to_recovery(self, gtrid: str) -> bool:
         """Whether the coordinator will do nothing more with a transaction, so that recovery may end it."""
         return self.coordinator_state(gtrid) in (CoordinatorState.FENCED, CoordinatorState.FINISHED)
+
+    def timeout(self, gtrid: str) -> float:
+        """The largest timeout that any transaction of its process has had, in seconds; `inf` if that is not known."""
+        return self.timeouts.get(split_gtrid(gtrid).incarnation, inf)
+
+    def overdue_by(self, gtrid: str) -> float:
+        """For how many seconds longer than `timeout` a living process has left it prepared; `-inf` if none has.
+
+        It tells only when to look: no outcome depends on it.
+        """
+        if not self.is_listed(gtrid) or self.coordinator_state(gtrid) is not CoordinatorState.ALIVE:
+            return -inf
+        return max(self._prepared_for.get(gtrid, 0.0), self.seen_for.get(gtrid, 0.0)) - self.timeout(gtrid)
+
+    @cached_property
+    def _prepared_for(self) -> dict[str, float]:
+        """By gtrid: for how many seconds a branch of it has been prepared."""
+        found = self._ours.items()
+        return {gtrid: max((branch.age or 0.0 for branch in branches), default=0.0) for gtrid, branches in found}
+
+    def hangs(self, gtrid: str) -> bool:
+        """Whether its process lives, and has left it prepared for longer than any of its transactions may take."""
+        return self.overdue_by(gtrid) > MARGIN_SECONDS
 
     def marked_by(self, gtrid: str) -> str | None:
         """The marked datasource that decides a transaction, or None if the log decides it.

@@ -37,6 +37,7 @@ UNREACHED = "branch.commit-sent=raise"
 IN_ANY = (
     (PLAIN, "coordinator.begin", False),
     (PLAIN, "log.note", False),
+    (PLAIN, "log.timeout", False),
     (PLAIN, "branch.prepare-sent", False),
     (PLAIN, "coordinator.preparing", False),
     (PLAIN, "coordinator.prepared", False),

@@ -240,7 +240,7 @@ class FaultyLog:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._log, name)
-        if name not in {"record", "abort", "point", "purge", "finish", "is_fenced", "note_location"}:
+        if name not in {"record", "abort", "point", "purge", "finish", "is_fenced", "note_location", "note_timeout"}:
             return found
         return lambda *arguments: self._faults.around(f"log.{name}", lambda: found(*arguments))
 

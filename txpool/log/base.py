@@ -100,6 +100,18 @@ class DecisionLog(DecisionStore, Protocol):
     def incarnations_noting(self) -> set[str]:
         """The incarnations that note where they prepare. Branches of others may be where there is no note."""
 
+    def note_timeout(self, gtrid: str, timeout: float) -> None:
+        """Note durably that a transaction has this timeout, in seconds, or none (`inf`): before its first PREPARE.
+
+        No I/O where this process has noted one that is as large.
+        """
+
+    def timeouts(self) -> dict[str, float]:
+        """By incarnation: the largest timeout that is noted, in seconds; `inf` where there was none."""
+
+    def retire_timeouts(self) -> None:
+        """Delete the notes of timeouts of incarnations that have expired."""
+
     def point(self, gtrid: str, datasource: str) -> None:
         """Note durably that this marked datasource decides the gtrid; Refused when fenced, or aborted here."""
 

@@ -13,6 +13,7 @@ from txpool.locks import Lock
 from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
 from txpool.log.formats import FORMAT
 from txpool.log.locations import INCARNATION, LocationNotes
+from txpool.log.timeouts import TimeoutNotes
 from txpool.resources.base import BranchRecord, Refused, Resolution
 from txpool.xid import new_incarnation, split_gtrid
 
@@ -32,7 +33,7 @@ class MemoryDisk:
     lock: Lock = field(default_factory=Lock, repr=False)
 
 
-class MemoryLog(LocationNotes):
+class MemoryLog(LocationNotes, TimeoutNotes):
     """A DecisionLog over a MemoryDisk, as one process sees it. Thread-safe."""
 
     def __init__(self, disk: MemoryDisk, *, node: str) -> None:
@@ -41,6 +42,7 @@ class MemoryLog(LocationNotes):
         self._disk = disk
         self._incarnation = ""
         self._noted = set()
+        self._timeouts = {}
         self._pid = os.getpid()
 
     @property

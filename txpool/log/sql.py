@@ -30,6 +30,7 @@ from txpool.log.server import log_server
 from txpool.log.sessions import Sessions
 from txpool.log.side_records import SqlSideRecords
 from txpool.log.statements import Script
+from txpool.log.timeouts import TimeoutNotes
 from txpool.resources.base import BranchRecord, Refused, Resolution, decode, encode
 from txpool.xid import new_incarnation, split_gtrid
 
@@ -59,7 +60,7 @@ _HEURISTICS: Final[Script] = (
 )
 
 
-class SqlLog(SqlSideRecords, LocationNotes):
+class SqlLog(SqlSideRecords, LocationNotes, TimeoutNotes):
     """A DecisionLog in a database on a server. Thread-safe; a forked child goes on with an incarnation of its own.
 
     `incarnations` and `fence` know only those of `nodes`: this node's own, unless others are listed, or all by "*".
@@ -90,6 +91,7 @@ class SqlLog(SqlSideRecords, LocationNotes):
         self._fenced_name = ""  # our own incarnation's name, once a write was refused since it is fenced
         self._paused = False
         self._noted = set()
+        self._timeouts = {}
         if create:
             with self._sessions.connecting():
                 self._server.create()

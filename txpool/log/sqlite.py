@@ -25,6 +25,7 @@ from txpool.log.formats import FORMAT
 from txpool.log.group import GroupCommit
 from txpool.log.locations import INCARNATION, LocationNotes
 from txpool.log.side_records import SqliteSideRecords
+from txpool.log.timeouts import TimeoutNotes
 from txpool.resources.base import BranchRecord, Refused, Resolution, decode, encode
 from txpool.xid import new_incarnation, split_gtrid
 
@@ -48,7 +49,7 @@ _DISMISS = "DELETE FROM heuristics WHERE gtrid = ? AND bqual = coalesce(?, bqual
 _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM heuristics ORDER BY gtrid, bqual"
 
 
-class SqliteLog(SqliteSideRecords, LocationNotes):
+class SqliteLog(SqliteSideRecords, LocationNotes, TimeoutNotes):
     """A DecisionLog in a folder. Thread-safe; a forked child goes on with an incarnation of its own.
 
     Errors: LogError where nothing was written, LogUnknown where that is not known.
@@ -65,6 +66,7 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         )
         self._registering = Lock()
         self._noted = set()
+        self._timeouts = {}
         self._current: registry.IncarnationLock | None = None
         self._fenced_name = ""  # our own incarnation's name, once a write was refused since it is fenced
         self._paused = False

@@ -114,6 +114,15 @@ class ModelLog:
     def incarnations_noting(self) -> set[str]:
         return {INCARNATION}
 
+    def note_timeout(self, gtrid: str, timeout: float) -> None:
+        """It changes no outcome."""
+
+    def timeouts(self) -> dict[str, float]:
+        return {INCARNATION: 0.0}
+
+    def retire_timeouts(self) -> None:
+        """There are none."""
+
     def put_record(self, record: SideRecord) -> None:
         """Nothing depends on one."""
 

@@ -222,13 +222,15 @@ class Coordinator:
         self.phase = DECIDE
 
     def _name_branches(self, log: DecisionLog) -> None:
-        """Give each branch its name, and note in the log where it will prepare."""
+        """Give each branch its name, and note in the log where it will prepare, and within which timeout."""
         decider, identity = (self._marked.datasource, self._marked.identity()) if self._marked else (None, "")
         request = self._request
         for place, branch in enumerate(request.branches):
             if branch in self._branches:
                 branch.name(make_xid(request.gtrid, place, branch.datasource, decider, identity))
                 log.note_location(branch.location)
+        if self._branches:
+            log.note_timeout(request.gtrid, request.timeout)
 
     def _unprepared(self) -> list[Participant]:
         """The participants that have executed something and are not prepared."""

@@ -51,10 +51,12 @@ def _why_left_alone(snapshot: Snapshot, gtrid: str) -> str:
             "no datasource of this configuration leads to the database where it is prepared: add the datasource's file"
         )
     if snapshot.hangs(gtrid):
+        last = snapshot.last_resource(gtrid)
         return (
             f"its process is alive and has not ended it, and no transaction of that has a timeout above "
             f"{snapshot.timeout(gtrid):g} s. See whether it hangs or is stopped. Once it has ended, recovery ends the "
             f"transaction; `txpool-recovery rollback {gtrid}` does so at once, unless it is decided"
+            + (f". Its last resource {last} may have committed: look there before that" if last else "")
         )
     return _WHY_LEFT_ALONE.get(snapshot.coordinator_state(gtrid), "")
 
@@ -78,7 +80,9 @@ def _action(snapshot: Snapshot, datasources: RecoveryDatasources, gtrid: str) ->
     if marked is None:
         if gtrid in snapshot.decisions:
             return f"commit: it is decided in the log{until}"
-        return "roll back: it is not decided, and cannot be decided any more"
+        last = snapshot.last_resource(gtrid)
+        told = f", and tell that its last resource {last} may have committed: nothing shows it" if last else ""
+        return f"roll back: it is not decided, and cannot be decided any more{told}"
     if marked not in datasources.tables:
         return f"leave it alone: {marked} decides it, and is no marked datasource (mode=cmr) of this configuration"
     if marked in snapshot.unanswered:

@@ -119,7 +119,7 @@ class Expiry:
 
 def expirable(snapshot: Snapshot) -> list[Entry]:
     """All entries that may expire."""
-    in_doubt = {*snapshot.decisions, *snapshot.pointers}.union(*snapshot.rows.values())
+    in_doubt = {*snapshot.decisions, *snapshot.pointers, *snapshot.last_resources}.union(*snapshot.rows.values())
     in_doubt.update(filter(snapshot.is_listed, snapshot.gtrids))
     named = {split_gtrid(gtrid).incarnation for gtrid in snapshot.gtrids}
     found = [

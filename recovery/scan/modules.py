@@ -179,6 +179,7 @@ class DecidedModule:
         if not snapshot.is_left_to_recovery(gtrid):
             _report_kept(this_pass, gtrid, "its decision to commit is kept")
             return None
+        this_pass.take_back_last_resource(gtrid)
         return this_pass.carry_out(gtrid, snapshot.decisions[gtrid].branches, "decided in the log")
 
 
@@ -209,6 +210,9 @@ class OrphanModule:
             for branch in this_pass.snapshot.listed_branches(gtrid):
                 ballot = poll(self._filters, this_pass.snapshot, branch.xid)
                 if ballot.vote is Vote.ROLLBACK and branch.xid in before:
+                    last = this_pass.snapshot.last_resource(gtrid)
+                    if last:
+                        this_pass.tell_of_last_resource(gtrid, last)  # durably, before the first branch rolls back
                     rolled_back.append(this_pass.start_rollback(branch, ballot.reason))
                 elif ballot.vote is Vote.ROLLBACK:
                     self._candidates.add(branch.xid)
@@ -225,15 +229,38 @@ class OrphanModule:
     def _sweep(self, this_pass: RecoveryPass) -> None:
         """Delete finished marks and abort records of fenced incarnations: the fence refuses their decisions as well."""
         snapshot = this_pass.snapshot
-        recorded = {*snapshot.finished, *snapshot.aborted} - {*snapshot.decisions, *snapshot.pointers}
+        kept = {*snapshot.decisions, *snapshot.pointers, *snapshot.last_resources}
+        recorded = {*snapshot.finished, *snapshot.aborted} - kept
         needless = [
             gtrid
             for gtrid in sorted(recorded)
             if snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED and not snapshot.is_listed(gtrid)
         ]
+        needless += _ended_beside_last_resources(this_pass)
         if needless:
             this_pass.log.purge(needless)
             this_pass.recorder.record_forgotten(needless)
+
+
+def _ended_beside_last_resources(this_pass: RecoveryPass) -> list[str]:
+    """The transactions of fenced processes whose notes of a last resource nobody needs: none of their branches is left.
+
+    A last resource commits only after every other branch has prepared. So where a listing that is taken after the fence
+    has none of them, either nothing was prepared, or the last resource was told of.
+    """
+    snapshot = this_pass.snapshot
+    noted = [
+        gtrid
+        for gtrid in sorted(snapshot.last_resources.keys() - snapshot.decisions.keys())
+        if snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED and not snapshot.is_listed(gtrid)
+    ]
+    if not noted or snapshot.unreached:
+        return []
+    later, unanswered = this_pass.datasources.listings()
+    if unanswered:
+        return []
+    listed = {branch.xid.gtrid for listing in later.values() for branch in listing.branches if snapshot.is_ours(branch)}
+    return [gtrid for gtrid in noted if gtrid not in listed]
 
 
 def _is_decided_elsewhere(snapshot: Snapshot, gtrid: str) -> bool:

@@ -69,12 +69,13 @@ def take_snapshot(
     if failpoints.armed:
         failpoints.hit("recovery.fenced")
     finished = log.finished()
+    last_resources = log.last_resources()  # before the decisions, each of which takes the place of its note
     pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()
     rows, without_rows = datasources.rows()
     heuristics, timeouts = log.heuristics(), log.timeouts()
     program_notes = {record.name: record.text for record in log.side_records(NOTE)}
     try:
-        gtrids = {*finished, *pointers, *decisions, *aborted}
+        gtrids = {*finished, *last_resources, *pointers, *decisions, *aborted}
         if log.every_node:
             datasources.add_nodes({split_gtrid(gtrid).node for gtrid in gtrids})
         recorded = {split_gtrid(gtrid).incarnation for gtrid in gtrids.union(*rows.values())}
@@ -112,6 +113,7 @@ def take_snapshot(
         tags=datasources.tags,
         every_node=log.every_node,
         heuristics=tuple(heuristics),
+        last_resources=last_resources,
         timeouts=timeouts,
         seen_for=seen_for,
         notes=program_notes,

@@ -177,10 +177,12 @@ class ScanRecorder:
 
     def record_heuristic(self, found: Heuristic) -> None:
         self.heuristics.append(found)
+        branch = f"its branch {found.bqual} in {found.datasource} {found.end}"
+        if not found.bqual:
+            branch = f"its last resource {found.datasource} may have committed before that: nothing shows it"
         self._repeats.warn(
-            f"heuristic outcome: {found.gtrid} was decided to {found.decided}, but its branch {found.bqual} in "
-            f"{found.datasource} {found.end}. The record is kept: see `txpool-recovery show`, repair the data, then "
-            "`txpool-recovery forget`"
+            f"heuristic outcome: {found.gtrid} was decided to {found.decided}, but {branch}. The record is kept: see "
+            "`txpool-recovery show`, repair the data, then `txpool-recovery forget`"
         )
 
     def record_forgotten(self, gtrids: list[str]) -> None:

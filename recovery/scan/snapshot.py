@@ -65,6 +65,8 @@ class Snapshot:
     #: Whether all nodes are ours, those that the log does not know included.
     every_node: bool = False
     heuristics: tuple[Heuristic, ...] = ()
+    #: By gtrid, where no decision was made yet: the last resource, which commits before the decision.
+    last_resources: Mapping[str, str] = field(default_factory=dict)
     #: By incarnation: the largest timeout that any of its transactions has had, in seconds; `inf` where there was none.
     timeouts: Mapping[str, float] = field(default_factory=dict)
     #: By gtrid: for how many seconds this process has seen it in doubt. Not every database tells an age.
@@ -201,8 +203,8 @@ class Snapshot:
     def gtrids(self) -> Collection[str]:
         """Every transaction that anything is known of, sorted. Its `in` is fast."""
         recorded: Iterable[Iterable[str]] = (self.finished, self.pointers, self.decisions, self.aborted)
-        heuristic = (each.gtrid for each in self.heuristics)
-        return dict.fromkeys(sorted(set(self._ours).union(*recorded, *self.rows.values(), heuristic)))
+        others = self.last_resources, (each.gtrid for each in self.heuristics)
+        return dict.fromkeys(sorted(set(self._ours).union(*recorded, *self.rows.values(), *others)))
 
     def coordinator_state(self, gtrid: str) -> CoordinatorState:
         """The state of the process that coordinates a transaction."""
@@ -254,6 +256,13 @@ class Snapshot:
     def hangs(self, gtrid: str) -> bool:
         """Whether its process lives, and has left it prepared for longer than any of its transactions may take."""
         return self.overdue_by(gtrid) > MARGIN_SECONDS
+
+    def last_resource(self, gtrid: str) -> str:
+        """The last resource that may have committed, though nothing was decided; empty if there is none.
+
+        A coordinator that has written a finished mark has told itself how that has ended.
+        """
+        return "" if gtrid in self.decisions or gtrid in self.finished else self.last_resources.get(gtrid, "")
 
     def marked_by(self, gtrid: str) -> str | None:
         """The marked datasource that decides a transaction, or None if the log decides it.

@@ -18,7 +18,7 @@ from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
 from recovery.scan.report import RepeatFilter, ScanRecorder
 from tests.crash.explorer.model import GTRID, LEDGER, RIGHT, Command, ExternalState, LogState, Reply
-from tests.crash.explorer.parts import ExploredBranch, ExploredMarked
+from tests.crash.explorer.parts import ExploredBranch, ExploredLast, ExploredMarked
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.stores import ModelDataSource, ModelLog, ModelOtherDatasources
 from txpool.config.settings import RecoverySettings
@@ -119,7 +119,7 @@ def first_world(scenario: Scenario) -> ExternalState:
         branches.append(("open", ""))
         late = (("prepare", "zombie", task_xid(scenario, "zombie").bqual),)
     log = LogState(locations=frozenset(scenario.noted))
-    return ExternalState(tuple(branches), "open" if scenario.marked else "", log=log, late=late)
+    return ExternalState(tuple(branches), "open" if scenario.marked or scenario.last else "", log=log, late=late)
 
 
 def forged_names(scenario: Scenario) -> list[tuple[str, str]]:
@@ -178,6 +178,7 @@ def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
             ],
             adopted=[known(name) for name in scenario.adopted],
             marked=ExploredMarked(port, asked=scenario.asked) if scenario.marked else None,
+            last=ExploredLast(port) if scenario.last else None,  # type: ignore[arg-type]
             late_branches=scenario.loser,
         )
         coordinator = Coordinator(unit, _log(scenario, port))
@@ -227,7 +228,7 @@ def manager_of(scenario: Scenario, port: Any) -> RecoveryManager:
 
 
 def _log(scenario: Scenario, port: Any) -> ModelLog:
-    return ModelLog(port, None if scenario.unnoted else scenario.noted)
+    return ModelLog(port, None if scenario.unnoted else scenario.noted, last=scenario.last, overdue=scenario.overdue)
 
 
 class Eager:

@@ -33,6 +33,7 @@ _UNKNOWN = ("reply-lost", "lost", "late")
 _COORDINATORS = {
     **dict.fromkeys(("prepare", "commit", "rollback", "alone", "mark", "decide", "both", "abort"), _UNKNOWN),
     **dict.fromkeys(("record", "insert", "finish", "point", "purge", "note_location"), _UNKNOWN),
+    **dict.fromkeys(("note_last", "abort_noted"), _UNKNOWN),
     **dict.fromkeys(("is_fenced", "decisions", "ask"), ("lost",)),
     "delete": ("late",),
 }

@@ -15,6 +15,10 @@ class Scenario:
     name: str
     branches: int
     marked: bool = False
+    #: A last resource commits before the decision: the marked database's local transaction, without a mark.
+    last: bool = False
+    #: Recovery ends what a living process has left prepared, however young that is.
+    overdue: bool = False
     #: Branches that Spark tasks have prepared before the commit begins.
     tasks: int = 0
     #: The first so many branches are named before their first statement, as XA does it: for the log as the decider.
@@ -90,6 +94,11 @@ class Scenario:
         return tuple(name for name in self.opened if name not in self.reading)
 
     @property
+    def faultless(self) -> bool:
+        """Whether nothing fails, and nobody does anything by hand."""
+        return not (self.fates or self.crashes or self.leases or self.cuts or self.refusals or self.operator)
+
+    @property
     def decides(self) -> bool:
         """Whether the marked datasource does."""
         return self.marked and not self.marked_reads
@@ -120,6 +129,10 @@ MARKED_TWO = Scenario("two+marked", 2, marked=True)
 TASKS = Scenario("one+task", 1, tasks=1)
 POINTER = Scenario("task+marked", 0, tasks=1, marked=True)
 EARLY = Scenario("one named early+marked", 1, early=1, marked=True)
+
+LAST = Scenario("one+last", 1, last=True)
+#: Nothing fails, and nothing dies but at the end.
+FAULTLESS = {"fates": 0, "crashes": 0, "leases": 0}
 
 FORGED = replace(TWO, name="two, forged", forges=1, beside=True, leases=0)
 FORGED_MARKED = replace(MARKED, name="one+marked, forged", forges=1)
@@ -195,6 +208,14 @@ SCENARIOS = (
         for shape in (TWO, MARKED, POINTER, EARLY)
         for verb in ("rollback", "commit")
     ),
+    LAST,
+    replace(LAST, name="one+last, nothing fails", **FAULTLESS),
+    replace(LAST, name="two+last, cut", branches=2, cuts=1, fates=0, leases=0),
+    replace(LAST, name="one+last, interrupted", interrupts=True, leases=0),
+    replace(LAST, name="one+last, votes", refusals=True, leases=0),
+    replace(LAST, name="task+last", branches=0, tasks=1),
+    replace(LAST, name="one+last, two recoverers", recoverers=2, fates=0),
+    replace(LAST, name="one+last, rollback by hand", operator="rollback", recoverers=0),
     FORGED,
     replace(FORGED, name="two, forged, a lease", fates=0, leases=1),
     replace(FORGED, name="two, forged twice", fates=0, forges=2),

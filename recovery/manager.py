@@ -24,6 +24,7 @@ from recovery.scan.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expir
 from recovery.scan.modules import DecidedModule, MarkedModule, Module, OrphanModule
 from recovery.scan.names import by_name
 from recovery.scan.orphans import FILTERS, OrphanFilter, all_filters
+from recovery.scan.overdue import OverdueModule
 from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport
@@ -140,7 +141,8 @@ class RecoveryManager:
         with self._scan_lock, self._opened() as log:
             recorder = ScanRecorder(self._repeats)
             orphans = OrphanModule(self._filters)
-            ending = (MarkedModule(), DecidedModule(), orphans)
+            overdue = OverdueModule(self._filters, orphans)
+            ending = (MarkedModule(), DecidedModule(), orphans, overdue)
             modules: tuple[Module, ...] = (*ending, StagingModule(), BranchRowsModule(), self._expiry)
             began, passes = time.monotonic(), list[RecoveryPass]()
             if _may_begin_pass(log, recorder):
@@ -257,7 +259,13 @@ class RecoveryManager:
             )
 
     def _snapshot(self, log: DecisionLog, datasources: RecoveryDatasources, *, fence: bool = True) -> Snapshot:
-        return take_snapshot(log, datasources, fence=fence, seen_for=self.last_scan.alarms.seen_for())
+        return take_snapshot(
+            log,
+            datasources,
+            fence=fence,
+            seen_for=self.last_scan.alarms.seen_for(),
+            overdue_rollback=self._settings.recovery_overdue_rollback,
+        )
 
     def _read_only_snapshot(self, log: DecisionLog, datasources: RecoveryDatasources) -> Snapshot:
         snapshot = self._snapshot(log, datasources, fence=False)

@@ -19,6 +19,7 @@ _FOREIGN_NEXT = (
     "leave it alone: the role that prepared it is none of ours, so it is no part of any transaction of ours. The "
     "server's administrator may end it"
 )
+_ALSO = ". Recovery does so, too, {:g} s beyond that timeout (recovery.overdue-rollback)"
 _WHY_LEFT_ALONE = {
     CoordinatorState.OTHER_NODE: "it belongs to another node, whose recovery ends it",
     CoordinatorState.ALIVE: "its process is alive and ends it",
@@ -57,6 +58,7 @@ def _why_left_alone(snapshot: Snapshot, gtrid: str) -> str:
             f"{snapshot.timeout(gtrid):g} s. See whether it hangs or is stopped. Once it has ended, recovery ends the "
             f"transaction; `txpool-recovery rollback {gtrid}` does so at once, unless it is decided"
             + (f". Its last resource {last} may have committed: look there before that" if last else "")
+            + (_ALSO.format(snapshot.overdue_rollback) if snapshot.may_end_overdue(gtrid) else "")
         )
     return _WHY_LEFT_ALONE.get(snapshot.coordinator_state(gtrid), "")
 

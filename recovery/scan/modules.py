@@ -38,7 +38,7 @@ class MarkedModule:
     name = "marked"
 
     def run(self, this_pass: RecoveryPass) -> None:
-        resolved = _run_steps(this_pass, self.name, this_pass.snapshot.gtrids, self._start)
+        resolved = run_steps(this_pass, self.name, this_pass.snapshot.gtrids, self._start)
         if resolved:
             delete_finished(this_pass, resolved.values())
 
@@ -159,7 +159,7 @@ class DecidedModule:
     name = "decided"
 
     def run(self, this_pass: RecoveryPass) -> None:
-        ended = _run_steps(this_pass, self.name, this_pass.snapshot.decisions, self._start)
+        ended = run_steps(this_pass, self.name, this_pass.snapshot.decisions, self._start)
         answered = [gtrid for gtrid, all_answered in ended.items() if all_answered]
         if not answered:
             return
@@ -198,10 +198,14 @@ class OrphanModule:
         """Whether the last pass has found an orphan that a second pass may roll back."""
         return bool(self._candidates)
 
+    def add_candidates(self, xids: Iterable[Xid]) -> None:
+        """Let these count as orphans that the last pass has found: the next one may roll them back."""
+        self._candidates.update(xids)
+
     def run(self, this_pass: RecoveryPass) -> None:
         before, self._candidates = self._candidates, set()
         listed = filter(this_pass.snapshot.is_listed, this_pass.snapshot.gtrids)
-        _run_steps(this_pass, self.name, listed, partial(self._start, before))
+        run_steps(this_pass, self.name, listed, partial(self._start, before))
         self._sweep(this_pass)
 
     def _start(self, before: set[Xid], this_pass: RecoveryPass, gtrid: str) -> Callable[[], list[None]]:
@@ -277,7 +281,7 @@ def _report_kept(this_pass: RecoveryPass, gtrid: str, what: str) -> None:
         this_pass.leave_all_alone(gtrid, f"{what}: {state.value}")
 
 
-def _run_steps(
+def run_steps(
     this_pass: RecoveryPass,
     name: str,
     gtrids: Iterable[str],

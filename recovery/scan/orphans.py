@@ -70,6 +70,7 @@ class NodeFilter:
 _BY_STATE = {
     CoordinatorState.FENCED: Ballot(Vote.ROLLBACK, "its process is dead, and has not decided it"),
     CoordinatorState.FINISHED: Ballot(Vote.ROLLBACK, "its process has finished with it undecided"),
+    CoordinatorState.ABORTED: Ballot(Vote.ROLLBACK, "the log has an abort record, so that nobody can decide it"),
     CoordinatorState.ALIVE: Ballot(Vote.LEAVE_ALONE, "its process is alive and ends it"),
     CoordinatorState.OTHER_NODE: Ballot(Vote.LEAVE_ALONE, "its node is not ours to recover"),
     CoordinatorState.DEAD: Ballot(Vote.LEAVE_ALONE, "its process is dead and could not be fenced", alarm=True),

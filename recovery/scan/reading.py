@@ -3,7 +3,8 @@
 1. The prepared branches of every datasource, the staging tables, and the rows of branches that have committed.
 2. The incarnations; the dead ones are fenced.
 3. The finished marks.
-4. Pointers, decisions, abort records and marked rows.
+4. Abort records, then pointers, which are refused after them. Notes of last resources, then decisions, which take their
+   places. Marked rows.
 
 In any other order, recovery may commit in one database what it rolls back in another, and a second pass does not help.
 """
@@ -31,10 +32,11 @@ def take_snapshot(
     *,
     fence: bool = True,
     seen_for: Mapping[str, float] = MappingProxyType({}),
+    overdue_rollback: float | None = None,
 ) -> Snapshot:
     """Read the log and every datasource, in order. Without `fence`, nothing is written: never act on such a snapshot.
 
-    `seen_for`: see `Snapshot`.
+    `seen_for` and `overdue_rollback`: see `Snapshot`.
 
     Errors: LogError if the log cannot be read. A datasource that fails is listed in `unanswered`.
     """
@@ -69,8 +71,8 @@ def take_snapshot(
     if failpoints.armed:
         failpoints.hit("recovery.fenced")
     finished = log.finished()
-    last_resources = log.last_resources()  # before the decisions, each of which takes the place of its note
-    pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()
+    aborted, last_resources = log.aborted(), log.last_resources()
+    pointers, decisions = log.pointers(), log.decisions()
     rows, without_rows = datasources.rows()
     heuristics, timeouts = log.heuristics(), log.timeouts()
     program_notes = {record.name: record.text for record in log.side_records(NOTE)}
@@ -116,6 +118,7 @@ def take_snapshot(
         last_resources=last_resources,
         timeouts=timeouts,
         seen_for=seen_for,
+        overdue_rollback=overdue_rollback,
         notes=program_notes,
         staging_tables=staging_tables,
         branch_rows=branch_rows,

@@ -32,9 +32,13 @@ class CoordinatorState(Enum):
     FENCED = "its process is dead and fenced"
     DEAD = "its process is dead and not fenced yet"
     FINISHED = "its process is alive and has finished with it"
+    ABORTED = "the log has an abort record, so its process can never decide it"
     ALIVE = "its process is alive and has not finished with it"
     UNKNOWN = "its incarnation is unknown to this log"
     OTHER_NODE = "it belongs to another node"
+
+
+_LEFT_TO_RECOVERY = frozenset({CoordinatorState.FENCED, CoordinatorState.FINISHED, CoordinatorState.ABORTED})
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class Snapshot:
     timeouts: Mapping[str, float] = field(default_factory=dict)
     #: By gtrid: for how many seconds this process has seen it in doubt. Not every database tells an age.
     seen_for: Mapping[str, float] = field(default_factory=dict)
+    #: recovery.overdue-rollback, in seconds; None: what is overdue is never rolled back.
+    overdue_rollback: float | None = None
     #: By gtrid: the program's note of a transaction that has, or had, a heuristic outcome.
     notes: Mapping[str, str] = field(default_factory=dict)
     #: By datasource.
@@ -228,11 +234,14 @@ class Snapshot:
             return CoordinatorState.FINISHED
         if state is None:
             return CoordinatorState.UNKNOWN
+        # Where the log decides, an abort record is final. It was read before the pointers: none can come after it.
+        if gtrid in self.aborted and self.marked_by(gtrid) is None and not self.disputed(gtrid):
+            return CoordinatorState.ABORTED
         return CoordinatorState.ALIVE if state is IncarnationState.ALIVE else CoordinatorState.DEAD
 
     def is_left_to_recovery(self, gtrid: str) -> bool:
         """Whether the coordinator will do nothing more with a transaction, so that recovery may end it."""
-        return self.coordinator_state(gtrid) in (CoordinatorState.FENCED, CoordinatorState.FINISHED)
+        return self.coordinator_state(gtrid) in _LEFT_TO_RECOVERY
 
     def timeout(self, gtrid: str) -> float:
         """The largest timeout that any transaction of its process has had, in seconds; `inf` if that is not known."""
@@ -263,6 +272,11 @@ class Snapshot:
         A coordinator that has written a finished mark has told itself how that has ended.
         """
         return "" if gtrid in self.decisions or gtrid in self.finished else self.last_resources.get(gtrid, "")
+
+    def may_end_overdue(self, gtrid: str) -> bool:
+        """Whether recovery may take the key of a transaction that its living process has not ended, once it is time."""
+        allowed = self.overdue_rollback is not None and self.timeout(gtrid) < inf
+        return allowed and gtrid not in self.decisions and not (self.last_resource(gtrid) or self.disputed(gtrid))
 
     def marked_by(self, gtrid: str) -> str | None:
         """The marked datasource that decides a transaction, or None if the log decides it.

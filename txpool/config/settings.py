@@ -330,6 +330,7 @@ class RecoverySettings(CoordinatorSettings):
     recovery_backoff: float
     recovery_lock_timeout: float
     recovery_step_timeout: float
+    recovery_overdue_rollback: float | None
     recovery_orphan_filters: tuple[str, ...]
     recovery_expiry_interval: float | None
     recovery_expiry_skip_first: bool

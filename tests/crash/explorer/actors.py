@@ -216,7 +216,7 @@ def manager_of(scenario: Scenario, port: Any) -> RecoveryManager:
     names = [*scenario.names, *([LEDGER] if scenario.marked or scenario.beside else [])]
     places = [ModelDataSource(port, name, _stranger(scenario)) for name in names]
     manager = RecoveryManager(
-        _SETTINGS,
+        _OVERDUE if scenario.overdue else _SETTINGS,
         log=_log(scenario, port),
         datasources=[place for place in places if place.name not in scenario.missing],
         backoff=0,
@@ -239,12 +239,18 @@ class Eager:
 
 
 def recovery_program(scenario: Scenario) -> Callable[[Any], None]:
-    """One pass, to which every branch is one that the pass before has found: each must be right by itself."""
+    """One pass, to which every branch is one that the pass before has found: each must be right by itself.
+
+    Where recovery ends what is overdue, a scan of two passes.
+    """
     seen = own_names(scenario).values()
     expiry = [Expiry(1.0, [Eager()])] if scenario.expires else []
 
     def program(port: Any) -> None:
         manager = manager_of(scenario, port)
+        if scenario.overdue:
+            manager.scan()
+            return
         orphans = OrphanModule((IncarnationFilter(), TransactionLogFilter(), NodeFilter()), seen)
         manager._run_pass(
             _log(scenario, port), ScanRecorder(RepeatFilter()), (MarkedModule(), DecidedModule(), orphans, *expiry)
@@ -264,3 +270,4 @@ def operator_program(scenario: Scenario) -> Callable[[Any], None]:
 
 
 _SETTINGS = RecoverySettings.load(None)
+_OVERDUE = RecoverySettings.load(None, recovery_overdue_rollback=1)

@@ -40,6 +40,7 @@ _COORDINATORS = {
 _RECOVERYS = {
     **dict.fromkeys(("commit", "rollback", "tombstone", "fence", "purge", "delete", "forget", "expire"), _UNKNOWN),
     **dict.fromkeys(("list", "rows", "reach"), ("lost",)),
+    **dict.fromkeys(("abort", "abort_noted"), _UNKNOWN),
 }
 #: What nobody else's doing bears upon, and nobody sees: no other process need run in between.
 _INTERNAL = frozenset({"heuristics", "report"})

@@ -75,6 +75,7 @@ class Coordinator:
     `phase_listener` is called with each phase as it begins, and with the one in which the run ends.
     """
 
+    _aborted = False  #: There is an abort record, or a tombstone.
     _noted = False  #: The log may have a note of the last resource.
 
     def __init__(
@@ -352,6 +353,7 @@ class Coordinator:
             # Recovery may have found the decision, completed it and forgotten it before our abort record was written.
             self.phase = IN_DOUBT
         else:
+            self._aborted = True
             self.phase = ROLLBACK
 
     def _resolve_noted(self, log: DecisionLog) -> Resolution:
@@ -433,7 +435,9 @@ class Coordinator:
             outcome = answer
             if answer is not decided:
                 if answer is _ABSENT:
-                    outcome = self._outcomes[branch] = judged_absent(branch, decided, self._fenced, self._log_failure)
+                    outcome = self._outcomes[branch] = judged_absent(
+                        branch, decided, self._left_to_recovery, self._log_failure
+                    )
                 elif answer is _NO_ROW:
                     outcome = self._outcomes[branch] = judged_without_row(
                         branch, self._completed_by_recovery, self._required_log().heuristics, self._log_failure
@@ -504,6 +508,12 @@ class Coordinator:
 
     def _fenced(self) -> bool:
         return self._required_log().is_fenced(split_gtrid(self._request.gtrid).incarnation)
+
+    def _left_to_recovery(self) -> bool:
+        """Whether recovery may have ended its branches as decided: it is fenced, or was kept from deciding for ever."""
+        if self._fenced():
+            return True
+        return self._decided is _ROLLED_BACK and (self._aborted or self.gtrid in self._required_log().aborted())
 
     def _completed_by_recovery(self) -> bool:
         """Whether recovery has ended every branch, so that it has forgotten the decision, and deleted rows."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from math import inf
-
 from typing import Any
 
 import pytest

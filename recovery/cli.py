@@ -47,7 +47,7 @@ class ExitCode(IntEnum):
     HEURISTIC = 7  #: a branch has ended otherwise than it was decided
     FAILED = 8  #: a step failed; the others went on
     SLOTS = 9  #: a server has few prepared slots left, by alarm.slots
-    OVERDUE = 10  #: something has been in doubt for longer than alarm.in-doubt
+    OVERDUE = 10  #: something has been in doubt for longer than alarm.in-doubt, or than its living process may take
     UNCONFIGURED = 11  #: a node of ours prepares in a database that is not configured
     FOREIGN = 12  #: somebody else has prepared under the name of a process of ours; it changes no outcome
     INTERRUPTED = 130  #: by Ctrl-C; the next scan finishes what was begun

@@ -25,6 +25,7 @@ from recovery.scan.discovered import DiscoveredDatasources
 from recovery.scan.expiry import SCANNERS, Expired, Expiry, ExpiryScanner, expired
 from recovery.scan.modules import DecidedModule, MarkedModule, Module, OrphanModule
 from recovery.scan.orphans import FILTERS, OrphanFilter, all_filters
+from recovery.scan.overdue import OverdueModule
 from recovery.scan.own_module import OwnModule, RecoveryModule
 from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
@@ -139,7 +140,7 @@ class RecoveryManager:
         with self._scan_lock, self._opened() as log:
             recorder = ScanRecorder(self._repeats)
             orphans = OrphanModule(self._filters)
-            ending = (MarkedModule(), DecidedModule(), orphans)
+            ending = (MarkedModule(), DecidedModule(), orphans, OverdueModule(self._filters, orphans))
             modules: tuple[Module, ...] = (*ending, StagingModule(), BranchRowsModule(), self._expiry, *self._modules)
             began, passes = time.monotonic(), list[RecoveryPass]()
             if _may_begin_pass(log, recorder):
@@ -153,7 +154,7 @@ class RecoveryManager:
             self._repeats.end_scan()
             # The last pass's datasources also include those that it found by the log's notes.
             datasources = passes[-1].datasources if passes else self._recovery_datasources(log)
-            snapshot = passes[-1].snapshot if passes else take_snapshot(log, datasources, fence=False)
+            snapshot = passes[-1].snapshot if passes else self._snapshot(log, datasources, fence=False)
             seconds = time.monotonic() - began
             report = recorder.report()
             if passes:
@@ -172,7 +173,7 @@ class RecoveryManager:
     def _run_pass(self, log: DecisionLog, recorder: ScanRecorder, modules: Iterable[Module]) -> RecoveryPass:
         recorder.begin_pass()
         datasources = self._recovery_datasources(log)
-        this_pass = RecoveryPass(take_snapshot(log, datasources), log, datasources, recorder)
+        this_pass = RecoveryPass(self._snapshot(log, datasources), log, datasources, recorder)
         for name, reason in this_pass.snapshot.unanswered.items():
             recorder.record_unanswered(name, reason)
         for name, reason in this_pass.snapshot.unfenced.items():
@@ -282,8 +283,17 @@ class RecoveryManager:
                 snapshot, datasources, gtrid, expired=heuristics, history=history, saved=saved.read(log)
             )
 
+    def _snapshot(self, log: DecisionLog, datasources: RecoveryDatasources, *, fence: bool = True) -> Snapshot:
+        return take_snapshot(
+            log,
+            datasources,
+            fence=fence,
+            seen_for=self.last_scan.alarms.seen_for(),
+            overdue_rollback=self._settings.recovery_overdue_rollback,
+        )
+
     def _read_only_snapshot(self, log: DecisionLog, datasources: RecoveryDatasources) -> Snapshot:
-        snapshot = take_snapshot(log, datasources, fence=False)
+        snapshot = self._snapshot(log, datasources, fence=False)
         self.unanswered = snapshot.unanswered
         self.unconfigured = {alarm.subject: alarm.text for alarm in unconfigured(snapshot)}
         return snapshot

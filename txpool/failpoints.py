@@ -34,6 +34,8 @@ POINTS: Final = {
     "branch.commit-sent": "one branch's COMMIT PREPARED is sent",
     "branch.rollback-sent": "one branch's ROLLBACK PREPARED is sent",
     "log.note": "a new location note is about to be written, before the first PREPARE there",
+    "log.timeout": "a larger timeout of this process's transactions is about to be noted, before the first PREPARE",
+    "log.last": "it is about to be noted that a last resource commits before the decision",
     "log.record": "the decision is about to be written",
     "log.recorded": "the decision is durable, its writer does not know it yet",
     "log.abort": "an abort record is about to be written",

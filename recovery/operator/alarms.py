@@ -44,7 +44,7 @@ class Alarms:
         """Raise and end alarms by what the current scan has found, and log the changes."""
         previous = {(alarm.kind, alarm.subject): alarm for alarm in self.standing}
         found = [*_heuristic(in_doubt), *_disputed(snapshot), *_unknown(snapshot), *unconfigured(snapshot)]
-        found += self._overdue(in_doubt)
+        found += self._overdue(in_doubt, snapshot)
         found += [*_not_answering(snapshot.unanswered), *self._short_of_slots(slots), *_foreign(snapshot)]
         standing = []
         for alarm in found:
@@ -63,13 +63,25 @@ class Alarms:
     def _age_at(self, now: float, each: InDoubt) -> float:
         return max(each.age or 0.0, now - self.first_seen.get(each.gtrid, now))
 
-    def _overdue(self, in_doubt: Iterable[InDoubt]) -> list[Alarm]:
+    def seen_for(self) -> dict[str, float]:
+        """By gtrid: for how many seconds this process has seen it in doubt."""
+        now = time.monotonic()
+        return {gtrid: now - first for gtrid, first in self.first_seen.items()}
+
+    def _overdue(self, in_doubt: Iterable[InDoubt], snapshot: Snapshot) -> list[Alarm]:
         now = time.monotonic()
         unresolved = [each for each in in_doubt if each.unresolved and each.ours]
         self.first_seen = {each.gtrid: self.first_seen.get(each.gtrid, now) for each in unresolved}
         found = []
         for each in unresolved:
-            if self._in_doubt_seconds is not None and self._age_at(now, each) > self._in_doubt_seconds:
+            if snapshot.hangs(each.gtrid):
+                text = (
+                    f"{each.gtrid} is still prepared, and keeps its locks: its process, incarnation {each.incarnation} "
+                    f"of node {each.node}, is alive and has not ended it within {snapshot.timeout(each.gtrid):g} s, "
+                    f"the largest timeout of its transactions. Next: {each.next}"
+                )
+                found.append(Alarm(AlarmKind.OVERDUE.value, each.gtrid, text))
+            elif self._in_doubt_seconds is not None and self._age_at(now, each) > self._in_doubt_seconds:
                 text = (
                     f"{each.gtrid} has been in doubt for longer than {self._in_doubt_seconds:g} s (alarm.in-doubt), "
                     f"and its prepared branches keep their locks. Next: {each.next}"

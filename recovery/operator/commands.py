@@ -78,14 +78,26 @@ def _commit(this_pass: RecoveryPass, gtrid: str) -> None:
 
 def rollback(log: DecisionLog, datasources: RecoveryDatasources, recorder: ScanRecorder, gtrid: str) -> None:
     """Take the transaction's key, so that nobody can commit it any more, then roll its branches back."""
-    before = _begin_pass(log, datasources, recorder, gtrid).snapshot
-    _require_open(before, gtrid)
-    _require_undisputed(before, gtrid)
-    if before.marked_by(gtrid) is None and log.abort(gtrid) is Resolution.COMMITTED:
-        raise _already_decided(gtrid)
+    with closing(_begin_pass(log, datasources, recorder, gtrid)) as before:
+        _require_open(before.snapshot, gtrid)
+        _require_undisputed(before.snapshot, gtrid)
+        if before.snapshot.marked_by(gtrid) is None and _abort(before, gtrid) is Resolution.COMMITTED:
+            raise _already_decided(gtrid)
     # Another snapshot, since a branch or a pointer may have appeared before the key was taken.
     with closing(_begin_pass(log, datasources, recorder, gtrid)) as this_pass:
         _roll_back(this_pass, gtrid)
+
+
+def _abort(this_pass: RecoveryPass, gtrid: str) -> Resolution:
+    """Write an abort record, also beside a last resource: that may have committed, which is told of then."""
+    log = this_pass.log
+    resolution = log.abort(gtrid)
+    if resolution is Resolution.NOTED:
+        this_pass.tell_of_last_resource(gtrid, log.last_resources().get(gtrid, "the last resource"))
+        resolution = log.abort_noted(gtrid)
+        if resolution is Resolution.COMMITTED:  # its process has decided meanwhile
+            log.dismiss_heuristics(gtrid, "")
+    return resolution
 
 
 def _roll_back(this_pass: RecoveryPass, gtrid: str) -> None:
@@ -181,8 +193,8 @@ def _require_no_process(nodes: Iterable[str], name: str, is_alive: Callable[[str
 
 def _is_open(snapshot: Snapshot, gtrid: str) -> bool:
     """Whether a transaction has a record other than its heuristic outcomes, or a listed branch."""
-    records = (snapshot.decisions, snapshot.pointers, snapshot.finished, snapshot.aborted, *snapshot.rows.values())
-    return snapshot.is_listed(gtrid) or any(gtrid in each for each in records)
+    recorded = (snapshot.decisions, snapshot.pointers, snapshot.finished, snapshot.aborted, snapshot.last_resources)
+    return snapshot.is_listed(gtrid) or any(gtrid in each for each in (*recorded, *snapshot.rows.values()))
 
 
 def _coordinator_cannot_act(snapshot: Snapshot, gtrid: str) -> bool:

@@ -103,6 +103,7 @@ def _head(each: InDoubt) -> list[Row]:
         ("process", each.standing),
         *age,
         ("decision", f"{each.decision}, in {each.kept}" if each.kept else each.decision),
+        *([("beside", f"the last resource {each.last_resource}, which may have committed")] * bool(each.last_resource)),
     ]
 
 
@@ -131,7 +132,8 @@ def _heuristic_rows(each: InDoubt | Expired) -> list[Row]:
 
 
 def _heuristic(found: Heuristic) -> str:
-    return f"{found.bqual} in {found.datasource}: decided to {found.decided}, ended {found.ended}"
+    branch = f"{found.bqual} in {found.datasource}" if found.bqual else found.datasource
+    return f"{branch}: decided to {found.decided}, ended {found.ended}"
 
 
 def _audit_entry(entry: AuditEntry) -> str:

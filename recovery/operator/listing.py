@@ -72,6 +72,8 @@ class InDoubt:
     ends: dict[str, str] = field(default_factory=dict)
     #: The note of its program, which is kept with the decision; empty if there is none.
     note: str = ""
+    #: The datasource that commits before the decision, without a trace; empty if there is none, or it is decided.
+    last_resource: str = ""
 
     @property
     def unresolved(self) -> bool:
@@ -173,11 +175,12 @@ def _describe(
         _wants_attention(snapshot, gtrid, state, bool(heuristics)),
         ends=dict(saved.ends.get(gtrid, {})) if heuristics else {},
         note=snapshot.annotations(gtrid)[NOTE],
+        last_resource=snapshot.last_resource(gtrid),
     )
 
 
 def _wants_attention(snapshot: Snapshot, gtrid: str, state: CoordinatorState, heuristic: bool) -> bool:
-    if heuristic or has_unreachable_branches(snapshot, gtrid):
+    if heuristic or has_unreachable_branches(snapshot, gtrid) or snapshot.hangs(gtrid):
         return True
     if has_nothing_left(snapshot, gtrid) or is_carried_out(snapshot, gtrid):
         return False

@@ -19,6 +19,7 @@ _FOREIGN_NEXT = (
     "leave it alone: the role that prepared it is none of ours, so it is no part of any transaction of ours. The "
     "server's administrator may end it"
 )
+_ALSO = ". Recovery does so, too, {:g} s beyond that timeout (recovery.overdue-rollback)"
 _WHY_LEFT_ALONE = {
     CoordinatorState.OTHER_NODE: "it belongs to another node, whose recovery ends it",
     CoordinatorState.ALIVE: "its process is alive and ends it",
@@ -50,6 +51,15 @@ def _why_left_alone(snapshot: Snapshot, gtrid: str) -> str:
         return (
             "no datasource of this configuration leads to the database where it is prepared: add the datasource's file"
         )
+    if snapshot.hangs(gtrid):
+        last = snapshot.last_resource(gtrid)
+        return (
+            f"its process is alive and has not ended it, and no transaction of that has a timeout above "
+            f"{snapshot.timeout(gtrid):g} s. See whether it hangs or is stopped. Once it has ended, recovery ends the "
+            f"transaction; `txpool-recovery rollback {gtrid}` does so at once, unless it is decided"
+            + (f". Its last resource {last} may have committed: look there before that" if last else "")
+            + (_ALSO.format(snapshot.overdue_rollback) if snapshot.may_end_overdue(gtrid) else "")
+        )
     return _WHY_LEFT_ALONE.get(snapshot.coordinator_state(gtrid), "")
 
 
@@ -72,7 +82,9 @@ def _action(snapshot: Snapshot, datasources: RecoveryDatasources, gtrid: str) ->
     if marked is None:
         if gtrid in snapshot.decisions:
             return f"commit: it is decided in the log{until}"
-        return "roll back: it is not decided, and cannot be decided any more"
+        last = snapshot.last_resource(gtrid)
+        told = f", and tell that its last resource {last} may have committed: nothing shows it" if last else ""
+        return f"roll back: it is not decided, and cannot be decided any more{told}"
     if marked not in datasources.tables:
         return f"leave it alone: {marked} decides it, and is no marked datasource (mode=cmr) of this configuration"
     if marked in snapshot.unanswered:

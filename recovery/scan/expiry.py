@@ -119,7 +119,7 @@ class Expiry:
 
 def expirable(snapshot: Snapshot) -> list[Entry]:
     """All entries that may expire."""
-    in_doubt = {*snapshot.decisions, *snapshot.pointers}.union(*snapshot.rows.values())
+    in_doubt = {*snapshot.decisions, *snapshot.pointers, *snapshot.last_resources}.union(*snapshot.rows.values())
     in_doubt.update(filter(snapshot.is_listed, snapshot.gtrids))
     named = {split_gtrid(gtrid).incarnation for gtrid in snapshot.gtrids}
     found = [
@@ -192,6 +192,7 @@ def _expire(this_pass: RecoveryPass, chosen: Iterable[Entry], now: float) -> Non
         names[entry.kind].append(entry.name)
     if names[Kind.INCARNATION]:
         log.expire(names[Kind.INCARNATION])
+        log.retire_timeouts()
     for gtrid in names[Kind.ASSUMED_COMPLETE]:
         log.put_record(SideRecord(_EXPIRED_KIND, gtrid, json.dumps([Kind.ASSUMED_COMPLETE.value, gtrid]), now))
     if names[Kind.ASSUMED_COMPLETE]:

@@ -38,7 +38,7 @@ class MarkedModule:
     name = "marked"
 
     def run(self, this_pass: RecoveryPass) -> None:
-        resolved = _run_steps(this_pass, self.name, this_pass.snapshot.gtrids, self._start)
+        resolved = run_steps(this_pass, self.name, this_pass.snapshot.gtrids, self._start)
         if resolved:
             delete_finished(this_pass, resolved.values())
 
@@ -159,7 +159,7 @@ class DecidedModule:
     name = "decided"
 
     def run(self, this_pass: RecoveryPass) -> None:
-        ended = _run_steps(this_pass, self.name, this_pass.snapshot.decisions, self._start)
+        ended = run_steps(this_pass, self.name, this_pass.snapshot.decisions, self._start)
         answered = [gtrid for gtrid, all_answered in ended.items() if all_answered]
         if not answered:
             return
@@ -179,6 +179,7 @@ class DecidedModule:
         if not snapshot.is_left_to_recovery(gtrid):
             _report_kept(this_pass, gtrid, "its decision to commit is kept")
             return None
+        this_pass.take_back_last_resource(gtrid)
         return this_pass.carry_out(gtrid, snapshot.decisions[gtrid].branches, "decided in the log")
 
 
@@ -197,10 +198,14 @@ class OrphanModule:
         """Whether the last pass has found an orphan that a second pass may roll back."""
         return bool(self._candidates)
 
+    def add_candidates(self, xids: Iterable[Xid]) -> None:
+        """Let these count as orphans that the last pass has found: the next one may roll them back."""
+        self._candidates.update(xids)
+
     def run(self, this_pass: RecoveryPass) -> None:
         before, self._candidates = self._candidates, set()
         listed = filter(this_pass.snapshot.is_listed, this_pass.snapshot.gtrids)
-        _run_steps(this_pass, self.name, listed, partial(self._start, before))
+        run_steps(this_pass, self.name, listed, partial(self._start, before))
         self._sweep(this_pass)
 
     def _start(self, before: set[Xid], this_pass: RecoveryPass, gtrid: str) -> Callable[[], list[None]]:
@@ -209,6 +214,9 @@ class OrphanModule:
             for branch in this_pass.snapshot.listed_branches(gtrid):
                 ballot = poll(self._filters, this_pass.snapshot, branch.xid)
                 if ballot.vote is Vote.ROLLBACK and branch.xid in before:
+                    last = this_pass.snapshot.last_resource(gtrid)
+                    if last:
+                        this_pass.tell_of_last_resource(gtrid, last)  # durably, before the first branch rolls back
                     rolled_back.append(this_pass.start_rollback(branch, ballot.reason))
                 elif ballot.vote is Vote.ROLLBACK:
                     self._candidates.add(branch.xid)
@@ -225,15 +233,38 @@ class OrphanModule:
     def _sweep(self, this_pass: RecoveryPass) -> None:
         """Delete finished marks and abort records of fenced incarnations: the fence refuses their decisions as well."""
         snapshot = this_pass.snapshot
-        recorded = {*snapshot.finished, *snapshot.aborted} - {*snapshot.decisions, *snapshot.pointers}
+        kept = {*snapshot.decisions, *snapshot.pointers, *snapshot.last_resources}
+        recorded = {*snapshot.finished, *snapshot.aborted} - kept
         needless = [
             gtrid
             for gtrid in sorted(recorded)
             if snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED and not snapshot.is_listed(gtrid)
         ]
+        needless += _ended_beside_last_resources(this_pass)
         if needless:
             this_pass.log.purge(needless)
             this_pass.recorder.record_forgotten(needless)
+
+
+def _ended_beside_last_resources(this_pass: RecoveryPass) -> list[str]:
+    """The transactions of fenced processes whose notes of a last resource nobody needs: none of their branches is left.
+
+    A last resource commits only after every other branch has prepared. So where a listing that is taken after the fence
+    has none of them, either nothing was prepared, or the last resource was told of.
+    """
+    snapshot = this_pass.snapshot
+    noted = [
+        gtrid
+        for gtrid in sorted(snapshot.last_resources.keys() - snapshot.decisions.keys())
+        if snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED and not snapshot.is_listed(gtrid)
+    ]
+    if not noted or snapshot.unreached:
+        return []
+    later, unanswered = this_pass.datasources.listings()
+    if unanswered:
+        return []
+    listed = {branch.xid.gtrid for listing in later.values() for branch in listing.branches if snapshot.is_ours(branch)}
+    return [gtrid for gtrid in noted if gtrid not in listed]
 
 
 def _is_decided_elsewhere(snapshot: Snapshot, gtrid: str) -> bool:
@@ -250,7 +281,7 @@ def _report_kept(this_pass: RecoveryPass, gtrid: str, what: str) -> None:
         this_pass.leave_all_alone(gtrid, f"{what}: {state.value}")
 
 
-def _run_steps(
+def run_steps(
     this_pass: RecoveryPass,
     name: str,
     gtrids: Iterable[str],

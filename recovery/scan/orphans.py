@@ -70,6 +70,7 @@ class NodeFilter:
 _BY_STATE = {
     CoordinatorState.FENCED: Ballot(Vote.ROLLBACK, "its process is dead, and has not decided it"),
     CoordinatorState.FINISHED: Ballot(Vote.ROLLBACK, "its process has finished with it undecided"),
+    CoordinatorState.ABORTED: Ballot(Vote.ROLLBACK, "the log has an abort record, so that nobody can decide it"),
     CoordinatorState.ALIVE: Ballot(Vote.LEAVE_ALONE, "its process is alive and ends it"),
     CoordinatorState.OTHER_NODE: Ballot(Vote.LEAVE_ALONE, "its node is not ours to recover"),
     CoordinatorState.DEAD: Ballot(Vote.LEAVE_ALONE, "its process is dead and could not be fenced", alarm=True),
@@ -82,6 +83,11 @@ _BY_STATE = {
         alarm=True,
     ),
 }
+
+
+_HANGS = Ballot(
+    Vote.LEAVE_ALONE, "its process is alive, and has left it prepared for longer than its timeout", alarm=True
+)
 
 
 class SubordinateFilter:
@@ -101,7 +107,7 @@ class IncarnationFilter:
     """Leaves alone branches that a living process will end, and those of unknown incarnations."""
 
     def vote(self, snapshot: Snapshot, xid: Xid) -> Ballot | None:
-        return _BY_STATE.get(snapshot.coordinator_state(xid.gtrid))
+        return _HANGS if snapshot.hangs(xid.gtrid) else _BY_STATE.get(snapshot.coordinator_state(xid.gtrid))
 
 
 #: The built-in filters, by their names in a configuration.

@@ -3,7 +3,8 @@
 1. The prepared branches of every datasource, the staging tables, and the rows of branches that have committed.
 2. The incarnations; the dead ones are fenced.
 3. The finished marks.
-4. Pointers, decisions, abort records and marked rows.
+4. Abort records, then pointers, which are refused after them. Notes of last resources, then decisions, which take their
+   places. Marked rows.
 
 In any other order, recovery may commit in one database what it rolls back in another, and a second pass does not help.
 """
@@ -11,6 +12,7 @@ In any other order, recovery may commit in one database what it rolls back in an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
+from types import MappingProxyType
 
 from recovery.scan.datasources import ListedBranch, Listing, RecoveryDatasources
 from recovery.scan.owners import BranchOwners
@@ -24,8 +26,17 @@ from txpool.tm.commit.annotations import NOTE
 from txpool.xid import split_gtrid
 
 
-def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: bool = True) -> Snapshot:
+def take_snapshot(
+    log: DecisionLog,
+    datasources: RecoveryDatasources,
+    *,
+    fence: bool = True,
+    seen_for: Mapping[str, float] = MappingProxyType({}),
+    overdue_rollback: float | None = None,
+) -> Snapshot:
     """Read the log and every datasource, in order. Without `fence`, nothing is written: never act on such a snapshot.
+
+    `seen_for` and `overdue_rollback`: see `Snapshot`.
 
     Errors: LogError if the log cannot be read. A datasource that fails is listed in `unanswered`.
     """
@@ -60,12 +71,13 @@ def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: 
     if failpoints.armed:
         failpoints.hit("recovery.fenced")
     finished = log.finished()
-    pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()
+    aborted, last_resources = log.aborted(), log.last_resources()
+    pointers, decisions = log.pointers(), log.decisions()
     rows, without_rows = datasources.rows()
-    heuristics = log.heuristics()
+    heuristics, timeouts = log.heuristics(), log.timeouts()
     program_notes = {record.name: record.text for record in log.side_records(NOTE)}
     try:
-        gtrids = {*finished, *pointers, *decisions, *aborted}
+        gtrids = {*finished, *last_resources, *pointers, *decisions, *aborted}
         if log.every_node:
             datasources.add_nodes({split_gtrid(gtrid).node for gtrid in gtrids})
         recorded = {split_gtrid(gtrid).incarnation for gtrid in gtrids.union(*rows.values())}
@@ -103,6 +115,10 @@ def take_snapshot(log: DecisionLog, datasources: RecoveryDatasources, *, fence: 
         tags=datasources.tags,
         every_node=log.every_node,
         heuristics=tuple(heuristics),
+        last_resources=last_resources,
+        timeouts=timeouts,
+        seen_for=seen_for,
+        overdue_rollback=overdue_rollback,
         notes=program_notes,
         staging_tables=staging_tables,
         branch_rows=branch_rows,

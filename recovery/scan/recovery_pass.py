@@ -214,7 +214,23 @@ class RecoveryPass:
             (known.gtrid, known.bqual) == (record.xid.gtrid, record.xid.bqual) for known in self.snapshot.heuristics
         ):
             return
-        found = Heuristic(record.xid.gtrid, record.xid.bqual, record.datasource, decided, outcome.value, time.time())
+        self._keep(
+            Heuristic(record.xid.gtrid, record.xid.bqual, record.datasource, decided, outcome.value, time.time())
+        )
+
+    def tell_of_last_resource(self, gtrid: str, datasource: str) -> None:
+        """Record that the last resource may have committed what is about to roll back; nothing shows whether it has."""
+        if gtrid not in self._with_heuristics:
+            self._keep(Heuristic(gtrid, "", datasource, "rollback", BranchOutcome.LOST.value, time.time()))
+
+    def take_back_last_resource(self, gtrid: str) -> None:
+        """Delete what was recorded of the last resource, since the decision has landed after all."""
+        if gtrid in self._with_heuristics and any(
+            each.gtrid == gtrid and not each.bqual and each.decided == "rollback" for each in self.snapshot.heuristics
+        ):
+            self.log.dismiss_heuristics(gtrid, "")
+
+    def _keep(self, found: Heuristic) -> None:
         note = self.snapshot.annotations(found.gtrid)[NOTE]
         if note:  # the decision, which has the note, will be deleted before the heuristic outcome is
             self.log.put_record(SideRecord(NOTE, found.gtrid, note, found.noted))

@@ -44,7 +44,7 @@ class AlarmKind(Enum):
     DISPUTED = "disputed"  #: the branches of a transaction name different deciders
     UNKNOWN = "unknown"  #: all nodes are ours, and processes that the log does not know have prepared branches
     UNCONFIGURED = "unconfigured"  #: a node of ours prepares in a database that is not configured
-    OVERDUE = "overdue"  #: a transaction has been in doubt for longer than alarm.in-doubt
+    OVERDUE = "overdue"  #: a transaction has been in doubt for longer than alarm.in-doubt, or than its process may take
     UNREACHABLE = "unreachable"  #: a datasource does not answer
     SLOTS = "slots"  #: a server has few prepared slots left, by alarm.slots
     FOREIGN = "foreign"  #: somebody else has prepared under the name of a process of ours
@@ -177,10 +177,12 @@ class ScanRecorder:
 
     def record_heuristic(self, found: Heuristic) -> None:
         self.heuristics.append(found)
+        branch = f"its branch {found.bqual} in {found.datasource} {found.end}"
+        if not found.bqual:
+            branch = f"its last resource {found.datasource} may have committed before that: nothing shows it"
         self._repeats.warn(
-            f"heuristic outcome: {found.gtrid} was decided to {found.decided}, but its branch {found.bqual} in "
-            f"{found.datasource} {found.end}. The record is kept: see `txpool-recovery show`, repair the data, then "
-            "`txpool-recovery forget`"
+            f"heuristic outcome: {found.gtrid} was decided to {found.decided}, but {branch}. The record is kept: see "
+            "`txpool-recovery show`, repair the data, then `txpool-recovery forget`"
         )
 
     def record_forgotten(self, gtrids: list[str]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from math import inf
 
 from recovery.scan.datasources import ListedBranch, Listing
 from txpool.log.base import Decision, Heuristic, IncarnationState
@@ -19,6 +20,8 @@ from txpool.resources.recovery_access import MarkedRow, StagingTable
 from txpool.tm.commit.annotations import NOTE, annotations_in, printable
 from txpool.xid import Xid, split_gtrid, split_pointer
 
+#: How many seconds longer than its timeout a transaction stays prepared before its process counts as one that hangs.
+MARGIN_SECONDS = 10.0
 #: The state of a branch whose datasource has another url now, in words.
 OTHER_DATABASE = "leads to another database than the one it was prepared in"
 
@@ -29,9 +32,13 @@ class CoordinatorState(Enum):
     FENCED = "its process is dead and fenced"
     DEAD = "its process is dead and not fenced yet"
     FINISHED = "its process is alive and has finished with it"
+    ABORTED = "the log has an abort record, so its process can never decide it"
     ALIVE = "its process is alive and has not finished with it"
     UNKNOWN = "its incarnation is unknown to this log"
     OTHER_NODE = "it belongs to another node"
+
+
+_LEFT_TO_RECOVERY = frozenset({CoordinatorState.FENCED, CoordinatorState.FINISHED, CoordinatorState.ABORTED})
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,14 @@ class Snapshot:
     #: Whether all nodes are ours, those that the log does not know included.
     every_node: bool = False
     heuristics: tuple[Heuristic, ...] = ()
+    #: By gtrid, where no decision was made yet: the last resource, which commits before the decision.
+    last_resources: Mapping[str, str] = field(default_factory=dict)
+    #: By incarnation: the largest timeout that any of its transactions has had, in seconds; `inf` where there was none.
+    timeouts: Mapping[str, float] = field(default_factory=dict)
+    #: By gtrid: for how many seconds this process has seen it in doubt. Not every database tells an age.
+    seen_for: Mapping[str, float] = field(default_factory=dict)
+    #: recovery.overdue-rollback, in seconds; None: what is overdue is never rolled back.
+    overdue_rollback: float | None = None
     #: By gtrid: the program's note of a transaction that has, or had, a heuristic outcome.
     notes: Mapping[str, str] = field(default_factory=dict)
     #: By datasource.
@@ -194,8 +209,8 @@ class Snapshot:
     def gtrids(self) -> Collection[str]:
         """Every transaction that anything is known of, sorted. Its `in` is fast."""
         recorded: Iterable[Iterable[str]] = (self.finished, self.pointers, self.decisions, self.aborted)
-        heuristic = (each.gtrid for each in self.heuristics)
-        return dict.fromkeys(sorted(set(self._ours).union(*recorded, *self.rows.values(), heuristic)))
+        others = self.last_resources, (each.gtrid for each in self.heuristics)
+        return dict.fromkeys(sorted(set(self._ours).union(*recorded, *self.rows.values(), *others)))
 
     def coordinator_state(self, gtrid: str) -> CoordinatorState:
         """The state of the process that coordinates a transaction."""
@@ -219,11 +234,49 @@ class Snapshot:
             return CoordinatorState.FINISHED
         if state is None:
             return CoordinatorState.UNKNOWN
+        # Where the log decides, an abort record is final. It was read before the pointers: none can come after it.
+        if gtrid in self.aborted and self.marked_by(gtrid) is None and not self.disputed(gtrid):
+            return CoordinatorState.ABORTED
         return CoordinatorState.ALIVE if state is IncarnationState.ALIVE else CoordinatorState.DEAD
 
     def is_left_to_recovery(self, gtrid: str) -> bool:
         """Whether the coordinator will do nothing more with a transaction, so that recovery may end it."""
-        return self.coordinator_state(gtrid) in (CoordinatorState.FENCED, CoordinatorState.FINISHED)
+        return self.coordinator_state(gtrid) in _LEFT_TO_RECOVERY
+
+    def timeout(self, gtrid: str) -> float:
+        """The largest timeout that any transaction of its process has had, in seconds; `inf` if that is not known."""
+        return self.timeouts.get(split_gtrid(gtrid).incarnation, inf)
+
+    def overdue_by(self, gtrid: str) -> float:
+        """For how many seconds longer than `timeout` a living process has left it prepared; `-inf` if none has.
+
+        It tells only when to look: no outcome depends on it.
+        """
+        if not self.is_listed(gtrid) or self.coordinator_state(gtrid) is not CoordinatorState.ALIVE:
+            return -inf
+        return max(self._prepared_for.get(gtrid, 0.0), self.seen_for.get(gtrid, 0.0)) - self.timeout(gtrid)
+
+    @cached_property
+    def _prepared_for(self) -> dict[str, float]:
+        """By gtrid: for how many seconds a branch of it has been prepared."""
+        found = self._ours.items()
+        return {gtrid: max((branch.age or 0.0 for branch in branches), default=0.0) for gtrid, branches in found}
+
+    def hangs(self, gtrid: str) -> bool:
+        """Whether its process lives, and has left it prepared for longer than any of its transactions may take."""
+        return self.overdue_by(gtrid) > MARGIN_SECONDS
+
+    def last_resource(self, gtrid: str) -> str:
+        """The last resource that may have committed, though nothing was decided; empty if there is none.
+
+        A coordinator that has written a finished mark has told itself how that has ended.
+        """
+        return "" if gtrid in self.decisions or gtrid in self.finished else self.last_resources.get(gtrid, "")
+
+    def may_end_overdue(self, gtrid: str) -> bool:
+        """Whether recovery may take the key of a transaction that its living process has not ended, once it is time."""
+        allowed = self.overdue_rollback is not None and self.timeout(gtrid) < inf
+        return allowed and gtrid not in self.decisions and not (self.last_resource(gtrid) or self.disputed(gtrid))
 
     def marked_by(self, gtrid: str) -> str | None:
         """The marked datasource that decides a transaction, or None if the log decides it.

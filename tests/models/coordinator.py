@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from txpool.log.base import IncarnationState
+from txpool.log.base import Decision, IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Purge, Refused, Resolution
 from txpool.tm.commit.coordinator import Coordinator
@@ -231,6 +231,11 @@ class ModelMarked:
         return self._call("commit_one_phase", effect)  # type: ignore[no-any-return]
 
 
+#: The log's calls that may fail.
+_FALLIBLE = {"record", "abort", "point", "purge", "finish", "is_fenced", "note_location", "note_timeout"}
+_FALLIBLE |= {"note_last", "abort_noted"}
+
+
 class FaultyLog:
     """The memory store, reached over something that may fail."""
 
@@ -240,7 +245,7 @@ class FaultyLog:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._log, name)
-        if name not in {"record", "abort", "point", "purge", "finish", "is_fenced", "note_location"}:
+        if name not in _FALLIBLE:
             return found
         return lambda *arguments: self._faults.around(f"log.{name}", lambda: found(*arguments))
 
@@ -251,6 +256,7 @@ class CoordinatorWorld:
 
     branches: int
     marked: bool = False
+    last: bool = False
     adopted: int = 0
     #: The first so many branches are named before their first statement, for the log as the decider.
     early: int = 0
@@ -287,6 +293,7 @@ class CoordinatorWorld:
             branch.name(make_xid(self.gtrid, 0, branch.datasource, task=TaskName(0, number, number, 1)))
             branch.state = "prepared"
         self.ledger = ModelMarked(self.faults) if self.marked else None
+        self.last_resource = ModelBranch(self.faults, "last") if self.last else None
         numbered: dict[int, ModelBranch | ModelMarked] = dict(enumerate(self.new)) | (
             {-1: self.ledger} if self.ledger else {}
         )
@@ -303,6 +310,7 @@ class CoordinatorWorld:
             branches=branches,
             adopted=self.old,
             marked=self.ledger,
+            last=self.last_resource,
             late_branches=self.late_branches,
         )
         self.coordinator = Coordinator(unit, FaultyLog(log, self.faults), watch)
@@ -331,7 +339,7 @@ class CoordinatorWorld:
     def decided(self) -> bool:
         if self.ledger is not None and not self.ledger.reads:
             return self.ledger.row == "committed"
-        return self.disk.outcomes.get(self.gtrid) is not None
+        return isinstance(self.disk.outcomes.get(self.gtrid), Decision)
 
     def check(self) -> None:
         everyone = [*self.new, *self.old]

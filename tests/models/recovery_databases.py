@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from txpool.errors import OperationalError
 from txpool.log.base import IncarnationState
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.resources.base import BranchOutcome, BranchRecord, Refused, Role
+from txpool.resources.base import BranchOutcome, BranchRecord, Refused, Resolution, Role
 from txpool.resources.recovery_access import BranchRecovery, MarkedRow, PreparedBranch, XidsTable
 from txpool.xid import Xid
 
@@ -58,6 +58,14 @@ class WatchedLog(MemoryLog):
     def decisions(self):  # type: ignore[no-untyped-def]
         self.calls.hit("decisions")
         return super().decisions()
+
+    def aborted(self) -> set[str]:
+        self.calls.hit("aborted")
+        return super().aborted()
+
+    def abort(self, gtrid: str) -> Resolution:
+        self.calls.hit("abort")
+        return super().abort(gtrid)
 
     def purge(self, gtrids: Iterable[str]) -> None:
         self.calls.hit("purge")

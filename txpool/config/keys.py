@@ -306,6 +306,14 @@ RECOVERY_KEYS = (
         _POSITIVE,
     ),
     Key(
+        "recovery.overdue-rollback",
+        "duration",
+        "none",
+        "A transaction that a living process has left prepared for this long beyond the largest timeout of its "
+        "transactions is rolled back, unless it is decided. none: there is only the alarm.",
+        _NONE | _POSITIVE,
+    ),
+    Key(
         "recovery.orphan-filters",
         "names",
         "node, subordinate",

@@ -332,6 +332,7 @@ class RecoverySettings(CoordinatorSettings):
     recovery_backoff: float
     recovery_lock_timeout: float
     recovery_step_timeout: float
+    recovery_overdue_rollback: float | None
     recovery_orphan_filters: tuple[str, ...]
     #: The logins by which recovery may reach datasources that were made in code.
     recovery_noted: tuple[AllowedLogin, ...]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from txpool.resources.base import BranchRecord, DecisionStore, PrepareLocation
+from txpool.resources.base import BranchRecord, DecisionStore, PrepareLocation, Resolution
 
 if TYPE_CHECKING:
     from txpool.log.locations import LocationNote
@@ -67,11 +67,19 @@ class SideRecord:
 ENDS = "ends"
 
 
+def resolution_of(first: str | None) -> Resolution:
+    """What is kept under a gtrid's key, by the first character of its branches; None where there are none."""
+    if first is None:
+        return Resolution.ABORTED
+    return Resolution.NOTED if first == "{" else Resolution.COMMITTED
+
+
 class DecisionLog(DecisionStore, Protocol):
     """A durable store of decisions, fences and finished marks. Thread-safe. Errors: LogError (definite), LogUnknown.
 
     `record` raises Refused when the incarnation that named the gtrid is fenced or unknown here, or the gtrid is
-    aborted; `abort` returns COMMITTED where it met the decision.
+    aborted; `abort` returns COMMITTED where it met the decision, and NOTED where it met the note of a last resource.
+    These three have one key, so that they exclude each other. `record` takes the note's place.
     """
 
     @property
@@ -100,8 +108,31 @@ class DecisionLog(DecisionStore, Protocol):
     def incarnations_noting(self) -> set[str]:
         """The incarnations that note where they prepare. Branches of others may be where there is no note."""
 
+    def note_timeout(self, gtrid: str, timeout: float) -> None:
+        """Note durably that a transaction has this timeout, in seconds, or none (`inf`): before its first PREPARE.
+
+        No I/O where this process has noted one that is as large.
+        """
+
+    def timeouts(self) -> dict[str, float]:
+        """By incarnation: the largest timeout that is noted, in seconds; `inf` where there was none."""
+
+    def retire_timeouts(self) -> None:
+        """Delete the notes of timeouts of incarnations that have expired."""
+
     def point(self, gtrid: str, datasource: str) -> None:
         """Note durably that this marked datasource decides the gtrid; Refused when fenced, or aborted here."""
+
+    def note_last(self, gtrid: str, datasource: str) -> None:
+        """Note durably that a last resource commits before the decision of the gtrid; Refused as `record`."""
+
+    def last_resources(self) -> dict[str, str]:
+        """By gtrid, where no decision was made yet: the datasource of the last resource."""
+
+    def abort_noted(self, gtrid: str) -> Resolution:
+        """As `abort`, also in the place of a note: for its coordinator, and for a person, since the last resource may
+        have committed.
+        """
 
     def fence(self, incarnation: str) -> None:
         """Durably: this incarnation decides nothing any more. A second fence makes a durable write again.
@@ -135,7 +166,7 @@ class DecisionLog(DecisionStore, Protocol):
         """Forget the heuristic outcomes of a gtrid, or that of one branch."""
 
     def purge(self, gtrids: Iterable[str]) -> None:
-        """Delete what is kept of these gtrids (decision, finished mark, pointer, abort record), durably, at once."""
+        """Delete all that is kept of these gtrids but their heuristic outcomes, durably, at once."""
 
     def expire(self, incarnations: Iterable[str]) -> None:
         """Move fenced incarnations from `incarnations` to `expired`, durably; others stay.

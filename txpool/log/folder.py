@@ -123,7 +123,7 @@ class LogFolder:
             self._add_tables(connection)
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("DELETE FROM incarnations")
-            connection.execute("DELETE FROM memos WHERE kind = 'incarnation'")
+            connection.execute("DELETE FROM memos WHERE kind = 'incarnation' OR kind = 'timeout'")
             connection.execute("DELETE FROM expired")
             connection.execute("DELETE FROM finished")
             _set(connection, {"node": node, "log": secrets.token_hex(16)} | _identity(self.database))

@@ -2,7 +2,7 @@
 
 - A log as a whole has `format` in its meta table. It covers the columns, and the branches of a decision. These are a
   JSON list without a number of its own, since the first version reads nothing else; a later format would be an object
-  with a number.
+  with a number. The note of a last resource is such an object, of format 2: former versions leave it alone.
 - A side record has `format` in its JSON. Those of the kinds `audit`, `suspended` and `expired` are of format 1 without
   it, since the first version reads no further key or element there; a later format of them would have the number. The
   side record of an incarnation consists of the number alone.

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from txpool import failpoints
 from txpool.errors import LogError
 from txpool.locks import Lock
-from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
+from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord, resolution_of
 from txpool.log.formats import FORMAT
 from txpool.log.locations import INCARNATION, LocationNotes
+from txpool.log.timeouts import TimeoutNotes
 from txpool.resources.base import BranchRecord, Refused, Resolution
 from txpool.xid import new_incarnation, split_gtrid
 
@@ -22,7 +23,8 @@ class MemoryDisk:
     """What the processes of a node share; a test may set an incarnation's state."""
 
     node: str
-    outcomes: dict[str, Decision | None] = field(default_factory=dict)  #: None is an abort record
+    #: None is an abort record, and a text the note of a last resource.
+    outcomes: dict[str, Decision | str | None] = field(default_factory=dict)
     states: dict[str, IncarnationState] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
     pointers: dict[str, str] = field(default_factory=dict)
@@ -32,7 +34,7 @@ class MemoryDisk:
     lock: Lock = field(default_factory=Lock, repr=False)
 
 
-class MemoryLog(LocationNotes):
+class MemoryLog(LocationNotes, TimeoutNotes):
     """A DecisionLog over a MemoryDisk, as one process sees it. Thread-safe."""
 
     def __init__(self, disk: MemoryDisk, *, node: str) -> None:
@@ -41,6 +43,7 @@ class MemoryLog(LocationNotes):
         self._disk = disk
         self._incarnation = ""
         self._noted = set()
+        self._timeouts = {}
         self._pid = os.getpid()
 
     @property
@@ -71,7 +74,7 @@ class MemoryLog(LocationNotes):
         if failpoints.armed:
             failpoints.hit("log.record")
         with self._disk.lock:
-            if self._disk.outcomes.get(gtrid) is not None:
+            if isinstance(self._disk.outcomes.get(gtrid), Decision):
                 raise LogError(f"{gtrid} is decided already, and commits")
             self._require_undecided(gtrid)
             self._disk.outcomes[gtrid] = Decision(gtrid, tuple(branches), time.time())
@@ -82,8 +85,28 @@ class MemoryLog(LocationNotes):
         if failpoints.armed:
             failpoints.hit("log.abort")
         with self._disk.lock:
-            decision = self._disk.outcomes.setdefault(gtrid, None)
-        return Resolution.ABORTED if decision is None else Resolution.COMMITTED
+            met = self._disk.outcomes.setdefault(gtrid, None)
+        return resolution_of(None if met is None else "{" if isinstance(met, str) else "[")
+
+    def abort_noted(self, gtrid: str) -> Resolution:
+        with self._disk.lock:
+            if isinstance(self._disk.outcomes.get(gtrid), str):
+                self._disk.outcomes[gtrid] = None
+        return self.abort(gtrid)
+
+    def note_last(self, gtrid: str, datasource: str) -> None:
+        if failpoints.armed:
+            failpoints.hit("log.last")
+        with self._disk.lock:
+            if isinstance(self._disk.outcomes.get(gtrid), Decision):
+                raise LogError(f"{gtrid} is decided already, and commits")
+            self._require_undecided(gtrid)
+            self._disk.outcomes[gtrid] = datasource
+
+    def last_resources(self) -> dict[str, str]:
+        with self._disk.lock:
+            outcomes = self._disk.outcomes.copy()
+        return {gtrid: kept for gtrid, kept in outcomes.items() if isinstance(kept, str)}
 
     def forget(self, gtrid: str) -> None:
         with self._disk.lock:
@@ -123,7 +146,7 @@ class MemoryLog(LocationNotes):
     def decisions(self) -> dict[str, Decision]:
         with self._disk.lock:
             outcomes = self._disk.outcomes.copy()
-        return {gtrid: kept for gtrid, kept in outcomes.items() if kept is not None}
+        return {gtrid: kept for gtrid, kept in outcomes.items() if isinstance(kept, Decision)}
 
     def aborted(self) -> set[str]:
         with self._disk.lock:
@@ -148,7 +171,7 @@ class MemoryLog(LocationNotes):
 
     def dismiss_heuristics(self, gtrid: str, bqual: str | None = None) -> None:
         with self._disk.lock:
-            for kept in {bqual} if bqual else {bqual for _, bqual in self._disk.heuristics}:
+            for kept in {bqual} if bqual is not None else {bqual for _, bqual in self._disk.heuristics}:
                 self._disk.heuristics.pop((gtrid, kept), None)
 
     def purge(self, gtrids: Iterable[str]) -> None:
@@ -207,7 +230,7 @@ class MemoryLog(LocationNotes):
 
     def _require_undecided(self, gtrid: str) -> None:
         """Refused where the gtrid is decided or aborted, or its incarnation is fenced or not registered here."""
-        if gtrid in self._disk.outcomes:
+        if not isinstance(self._disk.outcomes.get(gtrid, ""), str):
             raise Refused(f"{gtrid} was not decided, and rolls back: it is decided or aborted already")
         incarnation = split_gtrid(gtrid).incarnation
         if self._disk.states.get(incarnation, IncarnationState.FENCED) is IncarnationState.FENCED:

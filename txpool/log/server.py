@@ -82,7 +82,7 @@ class LogServer(ABC):
                 self._meta(raw)
                 self.add_tables(raw)
                 self.execute(raw, ("DELETE FROM txpool_incarnations",))
-                self.execute(raw, ("DELETE FROM txpool_memos WHERE kind = 'incarnation'",))
+                self.execute(raw, ("DELETE FROM txpool_memos WHERE kind = 'incarnation' OR kind = 'timeout'",))
                 self.execute(raw, ("DELETE FROM txpool_expired",))
                 self.execute(raw, ("DELETE FROM txpool_finished",))
                 self.set_meta(raw, {"log": secrets.token_hex(16), "server": server})

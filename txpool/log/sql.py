@@ -22,7 +22,7 @@ from txpool.errors import LogError, LogUnknown
 from txpool.finishing import plural
 from txpool.locks import Lock
 from txpool.log import forks
-from txpool.log.base import Decision, Heuristic, IncarnationState
+from txpool.log.base import Decision, Heuristic, IncarnationState, resolution_of
 from txpool.log.formats import FORMAT
 from txpool.log.lease import Lease
 from txpool.log.locations import INCARNATION, LocationNotes
@@ -30,7 +30,8 @@ from txpool.log.server import log_server
 from txpool.log.sessions import Sessions
 from txpool.log.side_records import SqlSideRecords
 from txpool.log.statements import Script
-from txpool.resources.base import BranchRecord, Refused, Resolution, decode, encode
+from txpool.log.timeouts import TimeoutNotes
+from txpool.resources.base import BranchRecord, Refused, Resolution, decode, decode_last, encode, encode_last
 from txpool.xid import new_incarnation, split_gtrid
 
 logger = logging.getLogger("txpool")
@@ -40,7 +41,12 @@ EVERY_NODE: Final = "*"
 
 _FORGET_BATCH = 100  # how many decisions are forgotten in one round trip
 
-_RESOLUTION: Final[Script] = ("SELECT branches IS NULL FROM txpool_decisions WHERE gtrid = %(gtrid)s",)
+_RESOLUTION: Final[Script] = ("SELECT substr(branches, 1, 1) FROM txpool_decisions WHERE gtrid = %(gtrid)s",)
+_NOTES: Final[Script] = ("SELECT gtrid, branches FROM txpool_decisions WHERE substr(branches, 1, 1) = '{'",)
+_DELETE_NOTE: Final[Script] = ("DELETE FROM txpool_decisions WHERE gtrid = %(gtrid)s AND substr(branches, 1, 1) = '{'",)
+_ABORT_NOTED: Final[Script] = (
+    "UPDATE txpool_decisions SET branches = NULL WHERE gtrid = %(gtrid)s AND substr(branches, 1, 1) = '{'",
+)
 _DELETE_DECISION: Final[Script] = ("DELETE FROM txpool_decisions WHERE gtrid = %(gtrid)s",)
 _DECISIONS: Final[Script] = ("SELECT gtrid, branches, made FROM txpool_decisions WHERE branches IS NOT NULL",)
 _ABORTED: Final[Script] = ("SELECT gtrid FROM txpool_decisions WHERE branches IS NULL",)
@@ -59,7 +65,11 @@ _HEURISTICS: Final[Script] = (
 )
 
 
-class SqlLog(SqlSideRecords, LocationNotes):
+class _Kept(Exception):
+    """The note of a last resource keeps its place: the transaction that would replace it rolls back."""
+
+
+class SqlLog(SqlSideRecords, LocationNotes, TimeoutNotes):
     """A DecisionLog in a database on a server. Thread-safe; a forked child goes on with an incarnation of its own.
 
     `incarnations` and `fence` know only those of `nodes`: this node's own, unless others are listed, or all by "*".
@@ -90,6 +100,7 @@ class SqlLog(SqlSideRecords, LocationNotes):
         self._fenced_name = ""  # our own incarnation's name, once a write was refused since it is fenced
         self._paused = False
         self._noted = set()
+        self._timeouts = {}
         if create:
             with self._sessions.connecting():
                 self._server.create()
@@ -124,13 +135,24 @@ class SqlLog(SqlSideRecords, LocationNotes):
         return self._listed_nodes.union(registered, self.noted_nodes())
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
+        text = encode(branches)
+        if failpoints.armed:
+            failpoints.hit("log.record")
+        self._write(gtrid, text)
+        if failpoints.armed:
+            failpoints.hit("log.recorded")
+
+    def note_last(self, gtrid: str, datasource: str) -> None:
+        if failpoints.armed:
+            failpoints.hit("log.last")
+        self._write(gtrid, encode_last(datasource))
+
+    def _write(self, gtrid: str, text: str) -> None:
+        """Write a decision, or the note of a last resource, under the gtrid's key."""
         if (current := self._current) is not None and gtrid.startswith(current.prefix):
             incarnation = current.name
         else:
             incarnation = split_gtrid(gtrid).incarnation
-        text = encode(branches)
-        if failpoints.armed:
-            failpoints.hit("log.record")
         try:
             error = self._sessions.use(self._decide, gtrid, incarnation, text)
         except LogUnknown:
@@ -139,14 +161,20 @@ class SqlLog(SqlSideRecords, LocationNotes):
             raise Refused(f"{gtrid} was not decided, and rolls back: {failure}") from failure
         if error is not None:
             raise error
-        if failpoints.armed:
-            failpoints.hit("log.recorded")
 
     def abort(self, gtrid: str) -> Resolution:
         if failpoints.armed:
             failpoints.hit("log.abort")
-        ((aborted,),) = self._sessions.run(self._statements.abort, {"gtrid": gtrid, "now": time.time()})
-        return Resolution.ABORTED if aborted else Resolution.COMMITTED
+        ((first,),) = self._sessions.run(self._statements.abort, {"gtrid": gtrid, "now": time.time()})
+        return resolution_of(first)
+
+    def abort_noted(self, gtrid: str) -> Resolution:
+        self._sessions.run(_ABORT_NOTED, {"gtrid": gtrid})
+        return self.abort(gtrid)
+
+    def last_resources(self) -> dict[str, str]:
+        rows = self._sessions.read(_NOTES)
+        return {gtrid: datasource for gtrid, text in rows if (datasource := decode_last(text)) is not None}
 
     def forget(self, gtrid: str) -> None:
         """Forget the decision with others, in one round trip. Never an error: recovery does it again."""
@@ -196,7 +224,9 @@ class SqlLog(SqlSideRecords, LocationNotes):
     def decisions(self) -> dict[str, Decision]:
         rows = self._sessions.read(_DECISIONS)
         try:
-            return {gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in rows}
+            return {
+                gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in rows if not decode_last(text)
+            }
         except ValueError as error:
             raise LogError(f"{self._name}: {error}. Nothing was done") from error
 
@@ -280,6 +310,8 @@ class SqlLog(SqlSideRecords, LocationNotes):
         resolution = self._resolution(raw, gtrid)
         if resolution is Resolution.COMMITTED:
             return LogError(f"{gtrid} is decided already, and commits")
+        if resolution is Resolution.NOTED and self._replace_note(raw, gtrid, incarnation, branches):
+            return None
         return Refused(f"{gtrid} was not decided, and rolls back: {self._refusal(raw, resolution, incarnation)}")
 
     def _point(self, raw: Any, gtrid: str, incarnation: str, datasource: str) -> Exception | None:
@@ -294,16 +326,25 @@ class SqlLog(SqlSideRecords, LocationNotes):
             server.execute(raw, _DELETE_DECISION, key)
         return None if decider == datasource else Refused(f"{refused}{decider} decides it")
 
+    def _replace_note(self, raw: Any, gtrid: str, incarnation: str, branches: str) -> bool:
+        """Whether the note of a last resource has given its place to the decision: not where recovery has fenced."""
+        try:
+            with self._server.transaction(raw):
+                self._server.execute(raw, _DELETE_NOTE, {"gtrid": gtrid})
+                if not self._server.insert(raw, gtrid, incarnation, branches):
+                    raise _Kept
+        except _Kept:
+            return False
+        return True
+
     def _resolution(self, raw: Any, gtrid: str) -> Resolution | None:
-        """How the gtrid stands in the log; None where it has neither a decision nor an abort record."""
+        """How the gtrid stands in the log; None where nothing is kept under its key."""
         rows = self._server.execute(raw, _RESOLUTION, {"gtrid": gtrid})
-        if not rows:
-            return None
-        return Resolution.ABORTED if rows[0][0] else Resolution.COMMITTED
+        return resolution_of(rows[0][0]) if rows else None
 
     def _refusal(self, raw: Any, resolution: Resolution | None, incarnation: str) -> str:
         """Why the store has refused. Remembers where our own incarnation is fenced."""
-        if resolution is not None:
+        if resolution not in (None, Resolution.NOTED):
             return f"the log has it as {resolution.value}"
         why_not = self._server.why_not_durable(raw)
         if why_not:

@@ -19,13 +19,14 @@ from txpool import failpoints
 from txpool.errors import LogError, LogUnknown
 from txpool.locks import Lock
 from txpool.log import forks, registry
-from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord
+from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord, resolution_of
 from txpool.log.folder import LogFolder
 from txpool.log.formats import FORMAT
 from txpool.log.group import GroupCommit
 from txpool.log.locations import INCARNATION, LocationNotes
 from txpool.log.side_records import SqliteSideRecords
-from txpool.resources.base import BranchRecord, Refused, Resolution, decode, encode
+from txpool.log.timeouts import TimeoutNotes
+from txpool.resources.base import BranchRecord, Refused, Resolution, decode, decode_last, encode, encode_last
 from txpool.xid import new_incarnation, split_gtrid
 
 _FORGET_BATCH = 1000  # how many decisions wait to be forgotten before that gets a transaction of its own
@@ -36,6 +37,9 @@ _RECORD = """INSERT OR IGNORE INTO decisions (gtrid, branches, made) SELECT ?, ?
     WHERE name = ? AND fenced = 0"""
 _ABORT = """INSERT INTO decisions (gtrid, branches, made) VALUES (?, NULL, ?)
     ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1"""
+_REPLACE_NOTE = """UPDATE decisions SET branches = ?, made = ? WHERE gtrid = ? AND substr(branches, 1, 1) = '{'
+    AND EXISTS (SELECT 1 FROM incarnations WHERE name = ? AND fenced = 0)"""
+_DROP_NOTE = "UPDATE decisions SET branches = NULL WHERE gtrid = ? AND substr(branches, 1, 1) = '{'"
 _POINT = """INSERT INTO pointers (gtrid, datasource) SELECT :gtrid, :datasource FROM incarnations
     WHERE name = :incarnation AND fenced = 0 AND NOT EXISTS (SELECT 1 FROM decisions WHERE gtrid = :gtrid)
     ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1 WHERE datasource = excluded.datasource"""
@@ -48,7 +52,7 @@ _DISMISS = "DELETE FROM heuristics WHERE gtrid = ? AND bqual = coalesce(?, bqual
 _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM heuristics ORDER BY gtrid, bqual"
 
 
-class SqliteLog(SqliteSideRecords, LocationNotes):
+class SqliteLog(SqliteSideRecords, LocationNotes, TimeoutNotes):
     """A DecisionLog in a folder. Thread-safe; a forked child goes on with an incarnation of its own.
 
     Errors: LogError where nothing was written, LogUnknown where that is not known.
@@ -65,6 +69,7 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         )
         self._registering = Lock()
         self._noted = set()
+        self._timeouts = {}
         self._current: registry.IncarnationLock | None = None
         self._fenced_name = ""  # our own incarnation's name, once a write was refused since it is fenced
         self._paused = False
@@ -100,13 +105,24 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         return frozenset({self._node})
 
     def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
+        text = encode(branches)
+        if failpoints.armed:
+            failpoints.hit("log.record")
+        self._write(gtrid, text)
+        if failpoints.armed:
+            failpoints.hit("log.recorded")
+
+    def note_last(self, gtrid: str, datasource: str) -> None:
+        if failpoints.armed:
+            failpoints.hit("log.last")
+        self._write(gtrid, encode_last(datasource))
+
+    def _write(self, gtrid: str, text: str) -> None:
+        """Write a decision, or the note of a last resource, under the gtrid's key."""
         if (current := self._current) is not None and gtrid.startswith(current.prefix):
             incarnation = current.name
         else:
             incarnation = split_gtrid(gtrid).incarnation
-        text = encode(branches)
-        if failpoints.armed:
-            failpoints.hit("log.record")
         try:
             error = self._group.write(self._decide, gtrid, incarnation, text)
         except LogUnknown:
@@ -115,13 +131,20 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
             raise Refused(f"{gtrid} was not decided, and rolls back: {failure}") from failure
         if error is not None:
             raise error
-        if failpoints.armed:
-            failpoints.hit("log.recorded")
 
     def abort(self, gtrid: str) -> Resolution:
         if failpoints.armed:
             failpoints.hit("log.abort")
         return self._group.write(_abort, gtrid)
+
+    def abort_noted(self, gtrid: str) -> Resolution:
+        if failpoints.armed:
+            failpoints.hit("log.abort")
+        return self._group.write(_abort_noted, gtrid)
+
+    def last_resources(self) -> dict[str, str]:
+        rows = self._read("SELECT gtrid, branches FROM decisions WHERE substr(branches, 1, 1) = '{'")
+        return {gtrid: datasource for gtrid, text in rows if (datasource := decode_last(text)) is not None}
 
     def forget(self, gtrid: str) -> None:
         """Forget the decision with a later write, without an fsync of its own. Never an error: recovery retries."""
@@ -165,7 +188,9 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
     def decisions(self) -> dict[str, Decision]:
         rows = self._read("SELECT gtrid, branches, made FROM decisions WHERE branches IS NOT NULL")
         try:
-            return {gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in rows}
+            return {
+                gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in rows if not decode_last(text)
+            }
         except ValueError as error:
             raise LogError(f"the decision log {self._folder.database}: {error}. Nothing was done") from error
 
@@ -246,6 +271,11 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
         resolution = _resolution(db, gtrid)
         if resolution is Resolution.COMMITTED:
             return LogError(f"{gtrid} is decided already, and commits")
+        if (
+            resolution is Resolution.NOTED
+            and db.execute(_REPLACE_NOTE, (branches, time.time(), gtrid, incarnation)).rowcount == 1
+        ):
+            return None
         return Refused(refused + self._refusal(resolution, incarnation))
 
     def _point(self, db: sqlite3.Cursor, gtrid: str, incarnation: str, datasource: str) -> Exception | None:
@@ -262,7 +292,7 @@ class SqliteLog(SqliteSideRecords, LocationNotes):
 
     def _refusal(self, resolution: Resolution | None, incarnation: str) -> str:
         """Why the store has refused. Remembers where our own incarnation is fenced."""
-        if resolution is not None:
+        if resolution not in (None, Resolution.NOTED):
             return f"the log has it as {resolution.value}"
         current = self._current
         if current is not None and current.name == incarnation:
@@ -280,12 +310,15 @@ def _abort(db: sqlite3.Cursor, gtrid: str) -> Resolution:
     return _resolution(db, gtrid) or Resolution.ABORTED
 
 
+def _abort_noted(db: sqlite3.Cursor, gtrid: str) -> Resolution:
+    db.execute(_DROP_NOTE, (gtrid,))
+    return _abort(db, gtrid)
+
+
 def _resolution(db: sqlite3.Cursor, gtrid: str) -> Resolution | None:
-    """How the gtrid stands in the log; None where it has neither a decision nor an abort record."""
-    row = db.execute("SELECT branches IS NULL FROM decisions WHERE gtrid = ?", (gtrid,)).fetchone()
-    if row is None:
-        return None
-    return Resolution.ABORTED if row[0] else Resolution.COMMITTED
+    """How the gtrid stands in the log; None where nothing is kept under its key."""
+    row = db.execute("SELECT substr(branches, 1, 1) FROM decisions WHERE gtrid = ?", (gtrid,)).fetchone()
+    return None if row is None else resolution_of(row[0])
 
 
 def _purge(db: sqlite3.Cursor, gtrids: list[tuple[str]]) -> None:

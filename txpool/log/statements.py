@@ -32,7 +32,7 @@ class Statements:
     durable what was found.
     """
 
-    abort: Script  # gtrid, now: an abort record, or nothing where there is a decision; whether it is aborted
+    abort: Script  # gtrid, now: an abort record, or nothing where its key is taken; the first character of the branches
     point: Script  # gtrid, datasource: the datasource that decides it
     finish: Script  # gtrid
     forget: Script  # gtrids, and joined by spaces: deletes decisions, and no abort records

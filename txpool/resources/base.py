@@ -113,6 +113,26 @@ def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:
     raise ValueError(f"the record of {gtrid} has format {found.get('format')}, which is a later txpool's: use that one")
 
 
+def encode_last(datasource: str) -> str:
+    """What stands in the place of the branches where no decision was made yet, and a last resource commits before it.
+
+    Former versions take it for a decision of a later version, and leave it alone.
+    """
+    return json.dumps({"format": "2", "last": datasource})
+
+
+def decode_last(text: str) -> str | None:
+    """The datasource that `encode_last` was given; None for any other text."""
+    if not text.startswith("{"):
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    known = found.keys() == {"format", "last"} and found["format"] == "2"
+    return str(found["last"]) if known else None
+
+
 #: A database's identity, and the role that a session logged in there as.
 LocationKey = tuple[str, str]
 
@@ -266,6 +286,7 @@ class Resolution(Enum):
 
     COMMITTED = "committed"  #: the decision was there already
     ABORTED = "aborted"  #: the abort record is there: a decision can never be written any more
+    NOTED = "beside a last resource"  #: no abort record was written: a last resource commits before the decision
 
 
 class Refused(Exception):

@@ -150,7 +150,12 @@ def _run(
         settle_earlier_runs(transaction.log, {each.name: each for each in (*passed, *able.values())}.values())
         for datasource in passed:
             reserve(datasource, partitions, transaction.gtrid).release_after(transaction)
-        locations = note_locations(transaction.log, passed, [it for it in able.values() if it not in passed])
+        locations = note_locations(
+            transaction.log,
+            passed,
+            [it for it in able.values() if it not in passed],
+            timeouts={transaction.gtrid: transaction.timeout},
+        )
         yielding = yields is not None
         task = PartitionTask(
             transaction.gtrid,

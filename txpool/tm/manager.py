@@ -110,6 +110,7 @@ class TransactionManager:
         if tracing.tracer is not None:
             transaction.trace = tracing.tracer.transaction(gtrid, traceparent)
         if seconds is not None:
+            transaction.timeout = seconds
             self._call_while_open(transaction, seconds, Transaction.expire)
         threshold = self.settings.transaction_leak_threshold
         if threshold is not None:

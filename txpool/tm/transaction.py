@@ -13,6 +13,7 @@ from _thread import LockType
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Token
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from txpool.characteristics import UNSPECIFIED
@@ -52,6 +53,7 @@ class Transaction:
     rolling_back: LockType | None = None  #: Held until a thread has rolled it back, which was abandoned.
     token: Token[Transaction | None] | None = None  #: By which its block has made it ambient.
     suspended: Transaction | None = None  #: The one that its block has suspended.
+    timeout: float = inf  #: In seconds; `inf` where it has none.
     _cancels: tuple[Callable[[], object], ...] = ()
 
     def __init__(
@@ -514,7 +516,15 @@ class Transaction:
         if self._note or self.trace is not None:
             annotations = decision_annotations(self._note, "" if self.trace is None else self.trace.traceparent)
         return CommitRequest(
-            self.gtrid, branches, self._adopted, marked, last, self._late_branches, self._begin_decision, annotations
+            self.gtrid,
+            branches,
+            self._adopted,
+            marked,
+            last,
+            self._late_branches,
+            self._begin_decision,
+            annotations,
+            self.timeout,
         )
 
     def _release(self, result: Result) -> None:

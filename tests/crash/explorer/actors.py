@@ -18,7 +18,7 @@ from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
 from recovery.scan.report import RepeatFilter, ScanRecorder
 from tests.crash.explorer.model import GTRID, LEDGER, RIGHT, Command, ExternalState, LogState, Reply
-from tests.crash.explorer.parts import ExploredBranch, ExploredMarked
+from tests.crash.explorer.parts import ExploredBranch, ExploredLast, ExploredMarked
 from tests.crash.explorer.scenarios import Scenario
 from tests.crash.explorer.stores import ModelDataSource, ModelLog, ModelOtherDatasources
 from txpool.config.settings import RecoverySettings
@@ -119,7 +119,7 @@ def first_world(scenario: Scenario) -> ExternalState:
         branches.append(("open", ""))
         late = (("prepare", "zombie", task_xid(scenario, "zombie").bqual),)
     log = LogState(locations=frozenset(scenario.noted))
-    return ExternalState(tuple(branches), "open" if scenario.marked else "", log=log, late=late)
+    return ExternalState(tuple(branches), "open" if scenario.marked or scenario.last else "", log=log, late=late)
 
 
 def forged_names(scenario: Scenario) -> list[tuple[str, str]]:
@@ -178,6 +178,7 @@ def coordinator_program(scenario: Scenario) -> Callable[[Any], None]:
             ],
             adopted=[known(name) for name in scenario.adopted],
             marked=ExploredMarked(port, asked=scenario.asked) if scenario.marked else None,
+            last=ExploredLast(port) if scenario.last else None,  # type: ignore[arg-type]
             late_branches=scenario.loser,
         )
         coordinator = Coordinator(unit, _log(scenario, port))
@@ -215,7 +216,7 @@ def manager_of(scenario: Scenario, port: Any) -> RecoveryManager:
     names = [*scenario.names, *([LEDGER] if scenario.marked or scenario.beside else [])]
     places = [ModelDataSource(port, name, _stranger(scenario)) for name in names]
     manager = RecoveryManager(
-        _SETTINGS,
+        _OVERDUE if scenario.overdue else _SETTINGS,
         log=_log(scenario, port),
         datasources=[place for place in places if place.name not in scenario.missing],
         backoff=0,
@@ -227,7 +228,7 @@ def manager_of(scenario: Scenario, port: Any) -> RecoveryManager:
 
 
 def _log(scenario: Scenario, port: Any) -> ModelLog:
-    return ModelLog(port, None if scenario.unnoted else scenario.noted)
+    return ModelLog(port, None if scenario.unnoted else scenario.noted, last=scenario.last, overdue=scenario.overdue)
 
 
 class Eager:
@@ -238,12 +239,18 @@ class Eager:
 
 
 def recovery_program(scenario: Scenario) -> Callable[[Any], None]:
-    """One pass, to which every branch is one that the pass before has found: each must be right by itself."""
+    """One pass, to which every branch is one that the pass before has found: each must be right by itself.
+
+    Where recovery ends what is overdue, a scan of two passes.
+    """
     seen = own_names(scenario).values()
     expiry = [Expiry(1.0, [Eager()])] if scenario.expires else []
 
     def program(port: Any) -> None:
         manager = manager_of(scenario, port)
+        if scenario.overdue:
+            manager.scan()
+            return
         orphans = OrphanModule((IncarnationFilter(), TransactionLogFilter(), NodeFilter()), seen)
         manager._run_pass(
             _log(scenario, port), ScanRecorder(RepeatFilter()), (MarkedModule(), DecidedModule(), orphans, *expiry)
@@ -263,3 +270,4 @@ def operator_program(scenario: Scenario) -> Callable[[Any], None]:
 
 
 _SETTINGS = RecoverySettings.load(None)
+_OVERDUE = RecoverySettings.load(None, recovery_overdue_rollback=1)

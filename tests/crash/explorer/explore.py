@@ -33,12 +33,14 @@ _UNKNOWN = ("reply-lost", "lost", "late")
 _COORDINATORS = {
     **dict.fromkeys(("prepare", "commit", "rollback", "alone", "mark", "decide", "both", "abort"), _UNKNOWN),
     **dict.fromkeys(("record", "insert", "finish", "point", "purge", "note_location"), _UNKNOWN),
+    **dict.fromkeys(("note_last", "abort_noted"), _UNKNOWN),
     **dict.fromkeys(("is_fenced", "decisions", "ask"), ("lost",)),
     "delete": ("late",),
 }
 _RECOVERYS = {
     **dict.fromkeys(("commit", "rollback", "tombstone", "fence", "purge", "delete", "forget", "expire"), _UNKNOWN),
     **dict.fromkeys(("list", "rows", "reach"), ("lost",)),
+    **dict.fromkeys(("abort", "abort_noted"), _UNKNOWN),
 }
 #: What nobody else's doing bears upon, and nobody sees: no other process need run in between.
 _INTERNAL = frozenset({"heuristics", "report"})

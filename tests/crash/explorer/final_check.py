@@ -148,7 +148,8 @@ class FinalCheck:
         ends = frozenset(judged) & {"committed", "aborted"}
         read = {state for name, state in named_states if name in self._transitions.reading}
         problem = ""
-        otherwise = world.meddled or world.failed
+        # Beside a last resource a crash or a lost answer may tear it, which is told; recovery alone never does.
+        otherwise = world.meddled or world.failed or (self._scenario.last and not (alive and self._scenario.faultless))
         if len(ends) == 2 and not otherwise:
             problem = "MIX: one database has committed, another has rolled back"
         elif "committed" in read and "aborted" in ends and not otherwise:
@@ -165,7 +166,7 @@ class FinalCheck:
             problem = "TOUCHED: a branch was ended that is none of ours, and that no decision names"
         elif world.forged & named(world):
             pass  # Somebody has taken the name of a branch that has ended: its decision is kept until that is gone.
-        elif any(recs is not None for _, recs in (*world.log.outcomes, *world.rows)):
+        elif any(kept is not None for _, kept in (*world.log.outcomes, *world.rows) if not (alive and kept == LEDGER)):
             problem = "a decision stays behind"
         elif not alive and (world.log.outcomes or world.rows or world.log.finished or world.log.pointers):
             problem = "a mark, an abort record, a pointer or a tombstone stays behind"
@@ -176,6 +177,8 @@ class FinalCheck:
             return end.problem
         heuristic = reported is not None and reported.value.startswith("heuristic")
         told = heuristic or bool(end.notes)
+        if self._scenario.last:
+            return _problem_beside_last(end, reported, told)
         if end.failed:
             return "" if told else "UNREPORTED: a failover has lost a branch, and nobody is told"
         if end.meddled:
@@ -211,6 +214,18 @@ class FinalCheck:
         if world.shadow is not None and not log.outcomes:
             after.append(lost._replace(log=log._replace(outcomes=frozenset({(GTRID, world.shadow)}))))
         return [kill(each, self._transitions) for each in after]
+
+
+def _problem_beside_last(end: End, reported: Outcome | None, told: bool) -> str:
+    if len(end.ends) == 2 and not told:
+        return "UNREPORTED: a last resource has committed, another database has rolled back, and nobody is told"
+    if reported is Outcome.COMMITTED and "aborted" in end.ends:
+        return "FALSE: success was reported, and a database has rolled back"
+    if reported is Outcome.ROLLED_BACK and "committed" in end.ends:
+        return "FALSE: rollback was reported, and a database has committed"
+    if len(end.ends) < 2 and (reported is Outcome.HEURISTIC_MIXED or any(ended != "lost" for *_, ended in end.notes)):
+        return "FALSE: a mixed outcome is told, and there is none"
+    return ""
 
 
 def kill(world: ExternalState, transitions: Transitions) -> ExternalState:

@@ -28,6 +28,8 @@ OURS = "app"
 Command = tuple[Any, ...]
 #: A branch's record, hashable: bqual, datasource, and whether there is evidence.
 Rec = tuple[str, str, bool]
+#: What stands under the gtrid's key: the branches of a decision, the datasource of a last resource, or an abort record.
+Kept = tuple[Rec, ...] | str | None
 #: An answer: ("=", value), or ("!", class, text) for an exception.
 Reply = tuple[Any, ...]
 
@@ -35,7 +37,7 @@ Reply = tuple[Any, ...]
 class LogState(NamedTuple):
     """What the processes of a node read in their decision log."""
 
-    outcomes: frozenset[tuple[str, tuple[Rec, ...] | None]] = frozenset()
+    outcomes: frozenset[tuple[str, Kept]] = frozenset()
     lives: tuple[tuple[str, IncarnationState], ...] = ((INCARNATION, IncarnationState.ALIVE),)
     finished: frozenset[str] = frozenset()
     pointers: frozenset[tuple[str, str]] = frozenset()
@@ -110,7 +112,19 @@ def thaw(recs: Iterable[Rec]) -> tuple[BranchRecord, ...]:
 
 
 _DURABLE = frozenset(
-    {"record", "abort", "fence", "finish", "point", "purge", "record_heuristic", "expire", "note_location"}
+    {
+        "record",
+        "abort",
+        "note_last",
+        "abort_noted",
+        "fence",
+        "finish",
+        "point",
+        "purge",
+        "record_heuristic",
+        "expire",
+        "note_location",
+    }
 )
 
 
@@ -121,7 +135,7 @@ def location_of(name: str) -> PrepareLocation:
 
 def named(world: ExternalState) -> frozenset[tuple[str, str]]:
     """The branches that what is decided names: in which database, and how."""
-    kept = [recs for _, recs in (*world.log.outcomes, *world.rows) if recs]
+    kept = [recs for _, recs in (*world.log.outcomes, *world.rows) if recs and not isinstance(recs, str)]
     return frozenset((place, bqual) for recs in kept for bqual, place, _ in recs)
 
 
@@ -363,7 +377,7 @@ class Transitions:
 def _answer_of_log(log: LogState, command: Command) -> tuple[LogState, Reply]:
     """The memory store's own answer, and what it has made of the disk."""
     disk = MemoryDisk(NODE)
-    disk.outcomes = {g: None if recs is None else Decision(g, thaw(recs)) for g, recs in log.outcomes}
+    disk.outcomes = {g: Decision(g, thaw(kept)) if isinstance(kept, tuple) else kept for g, kept in log.outcomes}
     disk.states = dict(log.lives)
     disk.finished = set(log.finished)
     disk.pointers = dict(log.pointers)
@@ -384,7 +398,9 @@ def _answer_of_log(log: LogState, command: Command) -> tuple[LogState, Reply]:
     except Exception as error:
         return log, ("!", type(error), str(error))
     after = LogState(
-        frozenset((g, None if kept is None else freeze(kept.branches)) for g, kept in disk.outcomes.items()),
+        frozenset(
+            (g, freeze(kept.branches) if isinstance(kept, Decision) else kept) for g, kept in disk.outcomes.items()
+        ),
         tuple(disk.states.items()),
         frozenset(disk.finished),
         frozenset(disk.pointers.items()),

@@ -181,6 +181,32 @@ class ExploredBranch:
         return self._reply
 
 
+class ExploredLast:
+    """A last resource: the marked database's local transaction, which leaves no mark."""
+
+    idle = False
+    datasource = LEDGER
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+
+    def read_only_check(self, *, committing: bool) -> None:
+        return None
+
+    def commit_one_phase(self) -> BranchOutcome:
+        return _alone(self._port, LEDGER)
+
+    def start_rollback(self) -> None:
+        """Nothing: `await_rollback` does the work."""
+
+    def await_rollback(self) -> BranchOutcome:
+        return self.rollback()
+
+    def rollback(self) -> BranchOutcome:
+        self._port.call("leave", LEDGER)
+        return BranchOutcome.ROLLED_BACK
+
+
 class ExploredMarked:
     """A marked branch: the row in its own local transaction, whose commit is the decision."""
 

@@ -15,6 +15,10 @@ class Scenario:
     name: str
     branches: int
     marked: bool = False
+    #: A last resource commits before the decision: the marked database's local transaction, without a mark.
+    last: bool = False
+    #: Recovery ends what a living process has left prepared, however young that is.
+    overdue: bool = False
     #: Branches that Spark tasks have prepared before the commit begins.
     tasks: int = 0
     #: The first so many branches are named before their first statement, as XA does it: for the log as the decider.
@@ -90,6 +94,11 @@ class Scenario:
         return tuple(name for name in self.opened if name not in self.reading)
 
     @property
+    def faultless(self) -> bool:
+        """Whether nothing fails, and nobody does anything by hand."""
+        return not (self.fates or self.crashes or self.leases or self.cuts or self.refusals or self.operator)
+
+    @property
     def decides(self) -> bool:
         """Whether the marked datasource does."""
         return self.marked and not self.marked_reads
@@ -120,6 +129,18 @@ MARKED_TWO = Scenario("two+marked", 2, marked=True)
 TASKS = Scenario("one+task", 1, tasks=1)
 POINTER = Scenario("task+marked", 0, tasks=1, marked=True)
 EARLY = Scenario("one named early+marked", 1, early=1, marked=True)
+
+LAST = Scenario("one+last", 1, last=True)
+OVERDUE = replace(TWO, name="two, overdue", overdue=True, leases=0)
+OVERDUE_POINTER = replace(
+    POINTER, name="task+marked, overdue, two recoverers", overdue=True, fates=0, leases=0, recoverers=2
+)
+#: A person writes an abort record while recovery reads.
+BY_HAND_BESIDE = replace(
+    POINTER, name="task+marked, rollback by hand beside a scan", operator="rollback", fates=0, crashes=0, leases=0
+)
+#: Nothing fails, and nothing dies but at the end.
+OVERDUE_LAST = replace(LAST, name="one+last, overdue", overdue=True, fates=0, crashes=0, leases=0)
 
 FORGED = replace(TWO, name="two, forged", forges=1, beside=True, leases=0)
 FORGED_MARKED = replace(MARKED, name="one+marked, forged", forges=1)
@@ -195,6 +216,30 @@ SCENARIOS = (
         for shape in (TWO, MARKED, POINTER, EARLY)
         for verb in ("rollback", "commit")
     ),
+    LAST,
+    replace(LAST, name="one+last, nothing fails", fates=0, crashes=0, leases=0),
+    replace(LAST, name="two+last, cut", branches=2, cuts=1, fates=0, leases=0),
+    replace(LAST, name="one+last, interrupted", interrupts=True, leases=0),
+    replace(LAST, name="one+last, votes", refusals=True, leases=0),
+    replace(LAST, name="task+last", branches=0, tasks=1),
+    replace(LAST, name="one+last, two recoverers", recoverers=2, fates=0),
+    replace(LAST, name="one+last, rollback by hand", operator="rollback", recoverers=0),
+    BY_HAND_BESIDE,
+    OVERDUE,
+    replace(OVERDUE, name="two, overdue, a lease", fates=0, leases=1),
+    replace(OVERDUE, name="two, overdue, no evidence", evidence=False),
+    replace(OVERDUE, name="two, overdue, held", evidence=False, holds=True),
+    replace(OVERDUE, name="two, overdue, cut", fates=0, cuts=1),
+    replace(OVERDUE, name="one+marked, overdue", branches=1, marked=True),
+    replace(OVERDUE, name="one+marked, overdue, cut", branches=1, marked=True, fates=0, cuts=1),
+    replace(OVERDUE, name="one+marked, overdue, two recoverers", branches=1, marked=True, fates=0, recoverers=2),
+    replace(OVERDUE, name="one named early+marked, overdue", branches=1, early=1, marked=True),
+    replace(OVERDUE, name="one+task, overdue", branches=1, tasks=1),
+    OVERDUE_POINTER,
+    replace(OVERDUE_POINTER, name="task+marked, overdue, a lease", recoverers=1, leases=1),
+    OVERDUE_LAST,
+    replace(OVERDUE_LAST, name="one+last, overdue, a fate", fates=1, crashes=1),
+    replace(OVERDUE_LAST, name="task+last, overdue", branches=0, tasks=1),
     FORGED,
     replace(FORGED, name="two, forged, a lease", fates=0, leases=1),
     replace(FORGED, name="two, forged twice", fates=0, forges=2),
@@ -249,6 +294,9 @@ LARGEST = frozenset({
     "one+task, a loser, forged",
     "two, one by its note",
     "two, two fates",
+    "one+last, two recoverers",
+    "one+last, rollback by hand",
+    "task+marked, overdue, two recoverers",
 })  # fmt: skip
 
 

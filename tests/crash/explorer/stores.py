@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 
 from tests.crash.explorer.model import (
@@ -31,8 +32,15 @@ class ModelLog:
     every_node = False
     incarnation = INCARNATION
 
-    def __init__(self, port: Port, noted: Iterable[str] | None = None) -> None:
-        """`noted` is where the node has prepared long ago: nobody notes that again, nor needs to look."""
+    def __init__(
+        self, port: Port, noted: Iterable[str] | None = None, *, last: bool = False, overdue: bool = False
+    ) -> None:
+        """`noted` is where the node has prepared long ago: nobody notes that again, nor needs to look.
+
+        Without a `last` resource nobody looks for one. With `overdue`, no transaction may take any time.
+        """
+        self._last = last
+        self._overdue = overdue
         self._call = port.call
         self._flaws = port.flaws
         self._noted = None if noted is None else [LocationNote(NODE, location_of(name)) for name in noted]
@@ -50,6 +58,15 @@ class ModelLog:
 
     def abort(self, gtrid: str) -> Resolution:
         return self._call("abort", "log", gtrid)  # type: ignore[no-any-return]
+
+    def note_last(self, gtrid: str, datasource: str) -> None:
+        self._call("note_last", "log", gtrid, datasource)
+
+    def last_resources(self) -> dict[str, str]:
+        return dict(self._call("last_resources", "log")) if self._last else {}
+
+    def abort_noted(self, gtrid: str) -> Resolution:
+        return self._call("abort_noted", "log", gtrid)  # type: ignore[no-any-return]
 
     def forget(self, gtrid: str) -> None:
         self._call("forget", "log", gtrid)
@@ -88,7 +105,7 @@ class ModelLog:
         return [Heuristic(GTRID, b, "", decided, ended) for b, decided, ended in self._call("heuristics", "log")]
 
     def dismiss_heuristics(self, gtrid: str, bqual: str | None = None) -> None:
-        raise AssertionError("only a person dismisses")
+        self._call("dismiss_heuristics", "log", gtrid, bqual)
 
     def purge(self, gtrids: Iterable[str]) -> None:
         self._call("purge", "log", tuple(gtrids))
@@ -113,6 +130,15 @@ class ModelLog:
 
     def incarnations_noting(self) -> set[str]:
         return {INCARNATION}
+
+    def note_timeout(self, gtrid: str, timeout: float) -> None:
+        """It changes no outcome."""
+
+    def timeouts(self) -> dict[str, float]:
+        return {INCARNATION: -inf} if self._overdue else {}
+
+    def retire_timeouts(self) -> None:
+        """There are none."""
 
     def put_record(self, record: SideRecord) -> None:
         """Nothing depends on one."""

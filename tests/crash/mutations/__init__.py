@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.crash.mutating import Mutation, applied
-from tests.crash.mutations import absent, claims, coordinator, log, mysql, recovery, spark, staging, trust
+from tests.crash.mutations import absent, claims, coordinator, log, mysql, overdue, recovery, spark, staging, trust
 
 #: The environment variable that names the rule: tests/support/spark_site reads it in the processes of a Spark.
 LEFT_OUT = "TXPOOL_TEST_LEAVES_OUT"
@@ -22,6 +22,7 @@ LEFT_OUT = "TXPOOL_TEST_LEAVES_OUT"
 MUTATIONS = (
     *coordinator.MUTATIONS,
     *recovery.MUTATIONS,
+    *overdue.MUTATIONS,
     *staging.MUTATIONS,
     *claims.MUTATIONS,
     *trust.MUTATIONS,

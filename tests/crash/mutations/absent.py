@@ -25,7 +25,7 @@ MUTATIONS = (
     Mutation(
         "34b",
         "it does so neither where recovery has fenced it, and committed",
-        (Edit(_JUDGED, "ended_by_recovery = fenced()", "ended_by_recovery = False"),),
+        (Edit(_JUDGED, "ended_by_recovery = left_to_recovery()", "ended_by_recovery = False"),),
         scenario=NO_EVIDENCE,
         found="FALSE: heuristic",
     ),
@@ -38,7 +38,7 @@ MUTATIONS = (
                 "    self._phase_two_begun = True\n",
                 "    self._phase_two_begun = True\n    self._early = self._fenced()\n",
             ),
-            Edit(_COMPLETE, "self._fenced,", "lambda: self._early,"),
+            Edit(_COMPLETE, "self._left_to_recovery,", "lambda: self._early,"),
         ),
         scenario=replace(NO_EVIDENCE, fates=0),
         found="FALSE: heuristic",

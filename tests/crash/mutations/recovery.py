@@ -17,7 +17,10 @@ _ASKED = "return table.tombstone(gtrid, identity)"
 _LISTED = "    listings, unanswered = datasources.listings(log.locations())\n"
 _LIVES = "    incarnations = log.incarnations()\n"
 _FINISHED = "    finished = log.finished()\n"
-_READ = "    pointers, decisions, aborted = log.pointers(), log.decisions(), log.aborted()\n"
+_READ = (
+    "    aborted, last_resources = log.aborted(), log.last_resources()\n"
+    "    pointers, decisions = log.pointers(), log.decisions()\n"
+)
 _ROWS = "    rows, without_rows = datasources.rows()\n"
 
 _DISK = replace(TWO, name="two, disk", disk=True, leases=0)
@@ -217,11 +220,7 @@ MUTATIONS = (
     Mutation(
         "heuristic",
         "recovery keeps no record of a branch that a person has ended otherwise",
-        (
-            Edit(
-                "recovery.scan.recovery_pass:RecoveryPass._record_heuristic", "self.log.record_heuristic(found)", "pass"
-            ),
-        ),
+        (Edit("recovery.scan.recovery_pass:RecoveryPass._keep", "self.log.record_heuristic(found)", "pass"),),
         scenario=replace(TWO, name="two, a person meddles", meddles=True, leases=0),
         found="UNREPORTED",
     ),

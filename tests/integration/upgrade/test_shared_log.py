@@ -102,6 +102,36 @@ def test_this_version_decides_and_the_former_understands(site: Former, old: Form
     assert new.is_fenced(name)
 
 
+def test_the_former_version_refuses_what_is_beside_a_last_resource(
+    site: Former, old: FormerProcess, new: DecisionLog
+) -> None:
+    one, two = (make_gtrid("etl-1", new.incarnation, number) for number in (1, 2))
+    new.note_last(one, "till")
+    assert not old.abort(one), "it takes the note for a decision, and refuses"
+    with pytest.raises(ValueError, match="unpack"):
+        old.decisions()
+    assert new.last_resources() == {one: "till"}
+    new.record(one, [])
+    assert old.decisions()[one] == []
+    assert old.abort(two)
+    with pytest.raises(Refused):
+        new.note_last(two, "till")
+
+
+def test_a_process_of_the_former_version_has_no_timeout_that_anybody_knows(
+    site: Former, old: FormerProcess, new: DecisionLog
+) -> None:
+    name = new.incarnation
+    new.note_timeout(make_gtrid("etl-1", name, 1), 2.0)
+    assert new.timeouts() == {name: 2.0}
+    assert old.lives()[name] == "alive"
+    assert old.fence(name)
+    old.expire(name)
+    assert name in new.timeouts()
+    new.retire_timeouts()
+    assert new.timeouts() == {}
+
+
 def test_what_the_former_version_moves_away_leaves_no_memo_for_ever(old: FormerProcess, new: DecisionLog) -> None:
     name = new.incarnation
     assert old.fence(name)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
+from recovery import RecoveryManager
+from recovery.scan import overdue, snapshot
 from tests.integration.upgrade.former import LEFT_ALONE, PASSWORD, WRITER, Former, Make, texts
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.former
 
@@ -108,6 +112,74 @@ def test_each_leaves_the_living_of_the_other_alone(former: Make, version: str, s
     recover(site, version, 0, 1)
     assert not set(branches) & set(site.databases.prepared())
     assert site.rows()["one"] == [*before["one"], 42, 43]
+
+
+def stop_process(site: Former, version: str, number: int, point: str, *names: str) -> subprocess.Popen[str]:
+    """A living process with a timeout of 1 s that hangs at a point, prepared."""
+    before = site.databases.prepared()
+    configure(site, version)
+    text = (site.folder / "txpool.properties").read_text().strip()
+    site.write("txpool", f"{text}\ntransaction.timeout = 1")
+    process = start(site, version, WRITER, str(number), *names, failpoints=f"{point}=hang")
+    prepared = len({"one", "two"}.intersection(names))
+    while len(site.databases.prepared()) < len(before) + prepared:
+        assert process.poll() is None, process.communicate()
+    return process
+
+
+@STORES
+@pytest.mark.parametrize("version", ["old", "new"])
+def test_only_a_process_that_has_noted_its_timeout_is_ended_while_it_lives(
+    former: Make, store: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This version recovers, and may end what is overdue: the former version's process has noted none."""
+    site = former(store)
+    recover(site, "new", 0, 1)
+    before = set(site.databases.prepared())
+    process = stop_process(site, version, 51, "coordinator.prepared", "one", "two")
+    try:
+        branches = set(site.databases.prepared()) - before
+        for module in (overdue, snapshot):
+            monkeypatch.setattr(module, "MARGIN_SECONDS", 0.0)
+        configure(site, "new")
+        site.write("recovery", f"{site.conf.read_text().strip()}\nrecovery.overdue-rollback = 1ms")
+        with closing(RecoveryManager(site.conf)) as manager:
+            if version == "new":
+                until(lambda: manager.scan() and not branches & set(site.databases.prepared()))
+            else:
+                ages = "select extract(epoch from min(now() - prepared)) from pg_prepared_xacts where gid = any(%s)"
+                with site.session("one") as session:
+                    until(lambda: (session.execute(ages, [[*branches]]).fetchone() or (0,))[0] > 3)
+                report = manager.scan()
+                assert branches <= set(site.databases.prepared())
+                assert not [alarm for alarm in report.alarms if alarm.kind == "overdue"]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@STORES
+def test_the_former_version_leaves_a_crash_beside_a_last_resource_to_this_one(former: Make, store: str) -> None:
+    site = former(store)
+    recover(site, "new", 0, 1)
+    before = set(site.databases.prepared())
+    site.write("till", "driver = sqlite3\nmode = last-resource\nurl = sqlite:///till.db")
+    with closing(sqlite3.connect(site.folder / "till.db")) as till:
+        till.execute("create table t (id int)")
+    ended(write(site, "new", 61, "one", "till", failpoints="log.record=kill"), -signal.SIGKILL)
+    site.disconnect()
+    (branch,) = set(site.databases.prepared()) - before
+    gtrid = ":".join(branch.split(":")[:4])
+    for refused in (("scan",), ("list",), ("rollback", gtrid, "--yes")):
+        code, said = command(site, "old", *refused)
+        assert code == 4, said
+        assert "a later txpool's: use that one" in said
+        assert branch in site.databases.prepared()
+    said = recover(site, "new", 7)
+    assert "its last resource till may have committed before that" in said
+    assert branch not in site.databases.prepared()
+    recover(site, "new", 0, 1)
+    assert command(site, "old", "scan")[0] in (0, 1), "nothing of the note is left"
 
 
 @VERSIONS

@@ -96,7 +96,7 @@ def test_a_retry_adopts_only_where_no_yields_are_wanted(databases: Databases) ->
             source = txpool.DataSource.from_properties("one.properties")
             datasources, places = (
                 TaskDatasources.pack([source], {source.name: source}),
-                note_locations(tx.log, [source]),
+                note_locations(tx.log, [source], timeouts={}),
             )
             found: dict[bool, list[int]] = {}
             for write, yielding in enumerate((False, True)):

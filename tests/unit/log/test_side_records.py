@@ -199,8 +199,9 @@ def test_17_adopting_a_log_forgets_its_expired_incarnations_too(
         url, password = databases.url("one"), Secret(databases.server.password)
     with closing(open_log(url, node="etl-1", create=True, password=password)) as log:
         gone = log.incarnation
+        log.note_timeout(gtrid_of(log), 2.0)
         log.fence(gone)
         log.expire([gone])
     adopt_log(url, node="etl-1", password=password)
     with closing(open_log(url, node="etl-1", password=password)) as log:
-        assert (log.incarnations(), log.expired(), log.is_fenced(gone)) == ({}, set(), False)
+        assert (log.incarnations(), log.expired(), log.is_fenced(gone), log.timeouts()) == ({}, set(), False, {})

@@ -1,9 +1,12 @@
-"""Writes the location notes for a job's tasks. The driver does so before the job: tasks cannot write to the log."""
+"""Writes the log's notes for a job's tasks: where they prepare, and the timeout of their transaction.
+
+The driver does so before the job: tasks cannot write to the log.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from txpool.datasource import DataSource
 from txpool.errors import LogError, described
@@ -17,15 +20,22 @@ _POSSIBLE_TIMEOUT_SECONDS = 5.0
 
 
 def note_locations(
-    log: DecisionLog | None, needed: Iterable[DataSource], possible: Iterable[DataSource] = ()
+    log: DecisionLog | None,
+    needed: Iterable[DataSource],
+    possible: Iterable[DataSource] = (),
+    *,
+    timeouts: Mapping[str, float],
 ) -> frozenset[LocationKey]:
     """Note the locations of the datasources that can prepare, and return them; tasks may prepare nowhere else.
 
-    A `possible` datasource that does not answer is left out. Errors: LogError, and the driver's own for a `needed` one.
+    `timeouts` are those of the transactions, by gtrid, of which tasks prepare branches: they are noted, too. A
+    `possible` datasource that does not answer is left out. Errors: LogError, and the driver's own for a `needed` one.
     """
     locations: set[LocationKey] = set()
     if log is None:
         return frozenset()
+    for gtrid, timeout in timeouts.items():
+        log.note_timeout(gtrid, timeout)
     needed = [*needed]
     for datasource in (each for each in (*needed, *possible) if each.role is Role.PREPARED):
         try:

@@ -12,6 +12,7 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
@@ -157,6 +158,8 @@ def plan_write(
     strategy = _strategy(asked, source, target, mode, open_transactions)
     settle_earlier_runs(get_manager().log, [source])
     gtrid = get_manager().new_gtrid()
+    # The write's own transaction begins when its tasks have prepared, and its timeout with it.
+    timeouts = {gtrid: inf} | {each.gtrid: each.timeout for each in open_transactions}
     compared = {name: value for name, value in given.items() if name != "strategy"}
     return WritePlan(
         gtrid,
@@ -164,7 +167,7 @@ def plan_write(
         given["datasource"],
         source.name,
         TaskDatasources.pack([source], {source.name: source}),
-        note_locations(get_manager().log, [source]) if strategy == "direct" else frozenset(),
+        note_locations(get_manager().log, [source], timeouts=timeouts) if strategy == "direct" else frozenset(),
         target,
         tuple(_written_field(schema, field, column, target.name) for field, column in pairs),
         layout,

@@ -98,8 +98,9 @@ class TableJob:
         wait = AUTO_LOCK_SECONDS if self.strategy == "auto" else None
         direct = self.dialect.copy_into(self.source.name, self.merge.target, layout, lock_seconds=wait)
         staged = self.dialect.copy_staged(self.source.name, self.table, layout, self.report.label)
-        locations = note_locations(self.transaction.log, [self.source]) if self.strategy != STAGED else frozenset()
-        gtrid, write = self.transaction.gtrid, self.report.write
+        gtrid, write, log = self.transaction.gtrid, self.report.write, self.transaction.log
+        timeouts = {gtrid: self.transaction.timeout}
+        locations = note_locations(log, [self.source], timeouts=timeouts) if self.strategy != STAGED else frozenset()
         return {
             DIRECT: PartitionTask(
                 gtrid,

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from time import time
 
 from txpool import failpoints
-from txpool.log.base import DecisionLog
+from txpool.log.base import DecisionLog, Heuristic
 from txpool.resources import branch_rows
 from txpool.resources.base import (
     Branch,
@@ -73,6 +74,9 @@ class Coordinator:
 
     `phase_listener` is called with each phase as it begins, and with the one in which the run ends.
     """
+
+    _aborted = False  #: There is an abort record, or a tombstone.
+    _noted = False  #: The log may have a note of the last resource.
 
     def __init__(
         self, request: CommitRequest, log: DecisionLog | None, phase_listener: Callable[[Phase], object] | None = None
@@ -205,6 +209,9 @@ class Coordinator:
             return
         log, branches = self._required_log(), self._branches
         self._name_branches(log)
+        if self._last is not None:
+            self._noted = True
+            log.note_last(request.gtrid, self._last.datasource)
         if self._marked is not None:
             self._mark(self._marked)
         for branch in branches:
@@ -222,13 +229,15 @@ class Coordinator:
         self.phase = DECIDE
 
     def _name_branches(self, log: DecisionLog) -> None:
-        """Give each branch its name, and note in the log where it will prepare."""
+        """Give each branch its name, and note in the log where it will prepare, and within which timeout."""
         decider, identity = (self._marked.datasource, self._marked.identity()) if self._marked else (None, "")
         request = self._request
         for place, branch in enumerate(request.branches):
             if branch in self._branches:
                 branch.name(make_xid(request.gtrid, place, branch.datasource, decider, identity))
                 log.note_location(branch.location)
+        if self._branches:
+            log.note_timeout(request.gtrid, request.timeout)
 
     def _unprepared(self) -> list[Participant]:
         """The participants that have executed something and are not prepared."""
@@ -311,10 +320,19 @@ class Coordinator:
         them back.
         """
         self._result.unreported = self._request.late_branches
+        if self._noted:
+            self._required_log().forget(self._request.gtrid)
         self.phase = FORGET if self._result.unreported else ENDED
 
     def _commit_last(self, last: OpenBranch) -> bool:
-        """Whether the last resource has committed. If that is unknown, the others roll back: a heuristic hazard."""
+        """Whether the last resource has committed. If that is unknown, the others roll back: a heuristic hazard.
+
+        The fence is read once all others have prepared: recovery lets go of the note where a listing after its fence
+        has none of them.
+        """
+        if self._noted and (self._fenced() or self.gtrid not in self._required_log().last_resources()):
+            self._keep_error(Refused("recovery has fenced this process, or a person has rolled the transaction back"))
+            return False
         self._last_outcome = _LOST
         outcome = last.commit_one_phase()
         self._last_outcome = _LOST if outcome is _UNKNOWN else outcome
@@ -327,13 +345,36 @@ class Coordinator:
         Reading would not tell: a decision that is still on its way may land after the read.
         """
         resolution = self._decision_store().abort(self._request.gtrid)
+        if resolution is Resolution.NOTED:
+            resolution = self._resolve_noted(self._required_log())
         if resolution is Resolution.COMMITTED:
             self.phase = COMMIT
         elif self._fenced():
             # Recovery may have found the decision, completed it and forgotten it before our abort record was written.
             self.phase = IN_DOUBT
         else:
+            self._aborted = True
             self.phase = ROLLBACK
+
+    def _resolve_noted(self, log: DecisionLog) -> Resolution:
+        """Write the abort record in the place of the last resource's note."""
+        gtrid = self._request.gtrid
+        told = self._tell_of_last(log, _LOST)  # whatever it has ended as: recovery may have completed the decision
+        resolution = log.abort_noted(gtrid)
+        if told and resolution is Resolution.COMMITTED:  # the decision has landed meanwhile
+            log.dismiss_heuristics(gtrid, "")
+        return resolution
+
+    def _tell_of_last(self, log: DecisionLog, outcome: BranchOutcome) -> bool:
+        """Record this outcome of the last resource before anything else rolls back; False where it has not committed.
+
+        Once neither its note nor a prepared branch is left, nothing shows any more that it may have.
+        """
+        last = self._last
+        if last is None or self._last_outcome is None or self._last_outcome is _ROLLED_BACK:
+            return False
+        log.record_heuristic(Heuristic(self._request.gtrid, "", last.datasource, "rollback", outcome.value, time()))
+        return True
 
     def _commit(self) -> None:
         self._result.outcome = COMMITTED
@@ -366,6 +407,10 @@ class Coordinator:
         self._outcomes = dict.fromkeys(branches, _UNKNOWN)
         if self._last is not None and self._last_outcome is not None:
             self._outcomes[self._last] = self._last_outcome
+            try:
+                self._tell_of_last(self._required_log(), self._last_outcome)
+            except BaseException as error:  # FORGET tries it again, and the caller is told all the same
+                self._log_failure(error)
         self._phase_two_begun = True
         if failpoints.armed:
             failpoints.hit("coordinator.rolling-back")
@@ -390,7 +435,9 @@ class Coordinator:
             outcome = answer
             if answer is not decided:
                 if answer is _ABSENT:
-                    outcome = self._outcomes[branch] = judged_absent(branch, decided, self._fenced, self._log_failure)
+                    outcome = self._outcomes[branch] = judged_absent(
+                        branch, decided, self._left_to_recovery, self._log_failure
+                    )
                 elif answer is _NO_ROW:
                     outcome = self._outcomes[branch] = judged_without_row(
                         branch, self._completed_by_recovery, self._required_log().heuristics, self._log_failure
@@ -417,6 +464,8 @@ class Coordinator:
             if heuristics:
                 record_heuristics(log, self._request, self._result, decided, heuristics, prepared=self._prepared)
                 self._result.recorded = True
+        if self._noted and decided is _ROLLED_BACK:
+            self._forget_note(log)
         if self._request.late_branches or not self._unanimous:
             log.finish(self._request.gtrid)
         else:
@@ -431,6 +480,16 @@ class Coordinator:
         self.phase = ENDED
         if not self._unanimous:  # last: what is not reached here, recovery is told of again
             forget_ends(branch for branch, outcome in self._outcomes.items() if outcome is not _UNKNOWN)
+
+    def _forget_note(self, log: DecisionLog) -> None:
+        """Every branch is to roll back, and how the last resource has ended is known, or recorded.
+
+        The note goes before a finished mark comes, or recovery would tell of the last resource once more.
+        """
+        if self._unanimous and not self._request.late_branches:
+            log.forget(self._request.gtrid)
+        else:
+            log.abort_noted(self._request.gtrid)
 
     def _forget_pointed(self, log: DecisionLog) -> None:
         """Forget the decision of the marked branch, and the pointer to it in the log."""
@@ -449,6 +508,12 @@ class Coordinator:
 
     def _fenced(self) -> bool:
         return self._required_log().is_fenced(split_gtrid(self._request.gtrid).incarnation)
+
+    def _left_to_recovery(self) -> bool:
+        """Whether recovery may have ended its branches as decided: it is fenced, or was kept from deciding for ever."""
+        if self._fenced():
+            return True
+        return self._decided is _ROLLED_BACK and (self._aborted or self.gtrid in self._required_log().aborted())
 
     def _completed_by_recovery(self) -> bool:
         """Whether recovery has ended every branch, so that it has forgotten the decision, and deleted rows."""

@@ -20,17 +20,17 @@ from txpool.xid import Xid
 def judged_absent(
     branch: Branch | MarkedBranch,
     decided: BranchOutcome,
-    fenced: Callable[[], bool],
+    left_to_recovery: Callable[[], bool],
     failed: Callable[[BaseException], object],
 ) -> BranchOutcome:
     """The outcome of a branch that the coordinator's own first command has not found, on the server that prepared it.
 
-    Recovery may have ended it as decided, and it fences the coordinator's process before that. Otherwise somebody has
-    ended it by hand, nobody knows how: LOST. So it is where `fenced` fails. `fenced` is called after the branch's
-    answer: before it, recovery may not have begun.
+    Recovery may have ended it as decided, and before that it fences the coordinator's process, or an abort record keeps
+    that from deciding. Otherwise somebody has ended it by hand, nobody knows how: LOST. So it is where
+    `left_to_recovery` fails. That is called after the branch's answer: before it, recovery may not have begun.
     """
     try:
-        ended_by_recovery = fenced()
+        ended_by_recovery = left_to_recovery()
     except BaseException as error:
         failed(error)
         ended_by_recovery = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 from txpool.resources.base import Branch, BranchOutcome, MarkedBranch, OpenBranch
 
@@ -46,6 +47,8 @@ class CommitRequest:
     rollback_cause: Callable[[], BaseException | None] = lambda: None
     #: Kept with the decision, for people and for traces.
     annotations: Mapping[str, str] | None = None
+    #: In seconds; `inf` where it has none. The log keeps the largest one.
+    timeout: float = inf
 
 
 class Result:

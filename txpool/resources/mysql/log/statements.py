@@ -25,7 +25,7 @@ STATEMENTS: Final = Statements(
     abort=(
         """INSERT INTO txpool_decisions (gtrid, branches, made) VALUES (%(gtrid)s, NULL, %(now)s)
         ON DUPLICATE KEY UPDATE touched = touched + 1""",
-        "SELECT branches IS NULL FROM txpool_decisions WHERE gtrid = %(gtrid)s",
+        "SELECT substr(branches, 1, 1) FROM txpool_decisions WHERE gtrid = %(gtrid)s",
     ),
     point=(
         """INSERT INTO txpool_pointers (gtrid, datasource) VALUES (%(gtrid)s, %(datasource)s)

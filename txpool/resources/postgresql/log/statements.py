@@ -15,7 +15,7 @@ RECORD: Final = """INSERT INTO txpool_decisions (gtrid, branches, made)
 STATEMENTS: Final = Statements(
     abort=(
         """INSERT INTO txpool_decisions AS met (gtrid, branches, made) VALUES (%(gtrid)s, NULL, %(now)s)
-        ON CONFLICT (gtrid) DO UPDATE SET made = met.made RETURNING branches IS NULL""",
+        ON CONFLICT (gtrid) DO UPDATE SET made = met.made RETURNING substr(branches, 1, 1)""",
     ),
     point=(
         """INSERT INTO txpool_pointers AS met (gtrid, datasource) VALUES (%(gtrid)s, %(datasource)s)

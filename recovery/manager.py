@@ -82,7 +82,8 @@ class RecoveryManager:
         self.period = settings.recovery_period if period is None else period
         self._backoff = settings.recovery_backoff if backoff is None else backoff
         values, named = settings.properties, settings.recovery_orphan_filters
-        self._filters = all_filters([*instances(values, "recovery.orphan-filters", named, FILTERS, "vote"), *filters])
+        #: What votes on orphans.
+        self.filters = all_filters([*instances(values, "recovery.orphan-filters", named, FILTERS, "vote"), *filters])
         chosen = settings.recovery_expiry_scanners
         self._expiry = Expiry(
             settings.recovery_expiry_interval or None,
@@ -139,8 +140,8 @@ class RecoveryManager:
         """
         with self._scan_lock, self._opened() as log:
             recorder = ScanRecorder(self._repeats)
-            orphans = OrphanModule(self._filters)
-            ending = (MarkedModule(), DecidedModule(), orphans, OverdueModule(self._filters, orphans))
+            orphans = OrphanModule(self.filters)
+            ending = (MarkedModule(), DecidedModule(), orphans, OverdueModule(self.filters, orphans))
             modules: tuple[Module, ...] = (*ending, StagingModule(), BranchRowsModule(), self._expiry, *self._modules)
             began, passes = time.monotonic(), list[RecoveryPass]()
             if _may_begin_pass(log, recorder):
@@ -390,19 +391,11 @@ class RecoveryManager:
     @contextmanager
     def _opened(self, node: str = "") -> Iterator[DecisionLog]:
         """The log, as this node or the named one alone sees it."""
-        settings = self._settings
         try:
             if self._log is not None:
                 yield self._log
                 return
-            opened = open_log(
-                settings.log_url or "",
-                node=settings.node_name or "",
-                nodes=[node] if node else settings.recovery_nodes or None,
-                user=settings.log_user,
-                password=settings.log_password,
-            )
-            with closing(opened) as log:
+            with closing(open_recovered_log(self._settings, node)) as log:
                 yield log
         finally:
             self._workers.rest()
@@ -410,6 +403,17 @@ class RecoveryManager:
 
 def _itself(module: RecoveryModule) -> RecoveryModule:
     return module
+
+
+def open_recovered_log(settings: RecoverySettings, node: str = "") -> DecisionLog:
+    """Open the log as it knows the nodes that these settings recover, or one node alone. Errors: LogError."""
+    return open_log(
+        settings.log_url or "",
+        node=settings.node_name or "",
+        nodes=[node] if node else settings.recovery_nodes or None,
+        user=settings.log_user,
+        password=settings.log_password,
+    )
 
 
 def running_for(node: str) -> list[RecoveryManager]:

@@ -30,7 +30,7 @@ FLOORS = (
     ("txpool.check", "txpool.conformance", "txpool.demo"),
     ("txpool.spark",),
     ("txpool.spark.source",),
-    ("txpool.spark.table.mysql",),
+    ("txpool.spark.table.mysql", "txpool.spark.table.postgresql", "txpool.spark.table.sqlite"),
     ("txpool.spark.table",),
     ("txpool.spark.commit", "txpool.spark.types"),
     ("txpool", "txpool.engine", "txpool.web"),

@@ -21,7 +21,8 @@ from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
-    from txpool.spark.table.table_write import DriverWrite, TaskWrite
+    from txpool.spark.table.sqlite.write import DriverWrite
+    from txpool.spark.table.table_write import TaskWrite
 
 Mode = Literal["append", "overwrite", "upsert", "error", "ignore"]
 Strategy = Literal["auto", "direct", "staged"]

@@ -93,7 +93,8 @@ def write_table(
             f"{source.name} (driver={source.driver}) {manager.why_no_tasks}: use strategy='auto' and "
             "atomicity='job'. Nothing was done."
         )
-    warn_of_risks(context, df, atomicity=atomicity)
+    if atomicity == "job":
+        warn_of_risks(context)
     create = create or mode in ("error", "ignore")
     begun = monotonic()
     if atomicity == "partition":

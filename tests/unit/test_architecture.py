@@ -54,6 +54,8 @@ FLOORS = (
     ("txpool.resources",),
     ("txpool.metrics",),
     ("txpool.findings",),
+    ("txpool.config.settings",),
+    ("txpool.config.keys",),
     ("txpool.config",),
     ("txpool.resource_managers", "txpool.characteristics"),
     ("txpool.sql",),

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from txpool.characteristics import UNSPECIFIED
-from txpool.config.credentials import CredentialsFunction
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
+from txpool.config.settings.credentials import CredentialsFunction
 from txpool.datasource import registry
 from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.enlistment import Enlistment

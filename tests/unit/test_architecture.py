@@ -25,8 +25,7 @@ FLOORS = (
     ("recovery.scan",),
     ("txpool.cli",),
     ("txpool.setup",),
-    ("txpool.pool_commands",),
-    ("txpool.options",),
+    ("txpool.commands",),
     ("txpool.check", "txpool.conformance", "txpool.demo"),
     ("txpool.spark",),
     ("txpool.spark.source",),
@@ -34,8 +33,8 @@ FLOORS = (
     ("txpool.spark.table",),
     ("txpool.spark.commit", "txpool.spark.types"),
     ("txpool", "txpool.engine", "txpool.web"),
-    ("txpool.idempotency", "txpool.control", "txpool.resource", "txpool.waits"),
-    ("txpool.on_demand",),
+    ("txpool.control", "txpool.resource", "txpool.waits"),
+    ("txpool.idempotency",),
     ("txpool.datasource",),
     ("txpool.resources.jdbc",),
     (
@@ -59,7 +58,7 @@ FLOORS = (
     ("txpool.config",),
     ("txpool.resource_managers", "txpool.characteristics"),
     ("txpool.sql",),
-    ("txpool.exit_codes", "txpool.failpoints", "txpool.finishing", "txpool.errors", "txpool.java", "txpool.xid"),
+    ("txpool.failpoints", "txpool.errors", "txpool.process", "txpool.xid"),
     ("txpool.locks",),
 )
 #: Arrows that run up, with their reason. None is to be added.

@@ -20,12 +20,12 @@ from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.enlistment import Enlistment
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, ProgrammingError, translated
-from txpool.finishing import LIMIT, finish
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.pool import Pool, PoolListener
 from txpool.pool.administration import PoolAdministration
 from txpool.pool.pooled import Pooled
+from txpool.process.finishing import LIMIT, finish
 from txpool.resource_managers import find_resource_manager
 from txpool.resources.base import PREPARED, Branch, BranchRecord, MarkedBranch, OpenBranch, PrepareLocation, Role
 from txpool.resources.branch_rows import BranchRows

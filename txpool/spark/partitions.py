@@ -12,7 +12,7 @@ from pyspark import RDD
 
 from txpool.datasource import DataSource, find
 from txpool.errors import ProgrammingError
-from txpool.idempotency import RecordIn
+from txpool.idempotency.once import RecordIn
 from txpool.resources.base import Role
 from txpool.spark.commit.attempts import require_done
 from txpool.spark.commit.earlier_runs import settle_earlier_runs

@@ -8,8 +8,8 @@ from time import monotonic
 from typing import Final
 
 from txpool.datasource import known
+from txpool.idempotency.on_demand import recover, wake
 from txpool.log.base import IncarnationState
-from txpool.on_demand import recover, wake
 from txpool.tm.manager import get_manager
 from txpool.waits.statement import WaitingStatement
 

@@ -23,7 +23,7 @@ from txpool.tm.status import OPEN
 from txpool.tm.transaction import Transaction
 
 if TYPE_CHECKING:
-    from txpool.idempotency import IdempotentTransaction, RecordIn
+    from txpool.idempotency.once import IdempotentTransaction, RecordIn
 
 
 class transaction:  # noqa: N801 - it reads as a word of the language: `with transaction():`
@@ -260,6 +260,6 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
 
 def idempotent_transaction(transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
     """The work that happens once under this id; the function is what does it, where that is known."""
-    from txpool.idempotency import IdempotentTransaction  # which needs datasources, and those this
+    from txpool.idempotency.once import IdempotentTransaction  # which needs datasources, and those this
 
     return IdempotentTransaction.of(transaction_id, record_in, function)

@@ -58,7 +58,7 @@ FLOORS = (
     ("txpool.config",),
     ("txpool.resource_managers", "txpool.characteristics"),
     ("txpool.sql",),
-    ("txpool.failpoints", "txpool.errors", "txpool.process", "txpool.xid"),
+    ("txpool.deprecation", "txpool.failpoints", "txpool.errors", "txpool.process", "txpool.xid"),
     ("txpool.locks",),
 )
 #: Arrows that run up, with their reason. None is to be added.

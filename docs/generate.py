@@ -32,7 +32,7 @@ import txpool.cli  # noqa: E402
 import txpool.spark  # noqa: E402
 from txpool import errors  # noqa: E402
 from txpool.config import keys, other_products  # noqa: E402
-from txpool.config.special_values import Special, special_values  # noqa: E402
+from txpool.config.special_values import Special  # noqa: E402
 from txpool.metrics import catalogue  # noqa: E402
 from txpool.spark.source import plan  # noqa: E402
 
@@ -104,14 +104,13 @@ def _code(docstring: str) -> str:
 
 def _other_keys() -> str:
     sections = []
-    rows = [row.split() for row in other_products._ROWS.strip().split("\n")]
-    for product in dict.fromkeys(row[0] for row in rows):
+    for product, words in other_products.by_product().items():
         lines = []
-        for _, word, key, *unit in (row for row in rows if row[0] == product):
-            named = other_products.UNITS[unit[0]] if unit else ""
-            zero, below = map(_special, special_values(word, key))
-            note = other_products._NOTES.get(word, "")
-            lines.append((f"`{word}`", f"`{key}`", named, zero, below, note))
+        for word, other in words.items():
+            named = other_products.UNITS[other.unit] if other.unit else ""
+            lines.append(
+                (f"`{word}`", f"`{other.key}`", named, _special(other.zero), _special(other.below), other.reason)
+            )
         header = ("its key", "here", "its unit", "0 becomes", "less than 0 becomes", "")
         sections.append(f"**{product}**\n\n{_table(header, lines)}")
     return "\n\n".join(sections)
@@ -126,7 +125,7 @@ def _special(found: Special | None) -> str:
 
 
 def _keys_without() -> str:
-    rows = [(product, f"`{word}`", reason) for word, (product, reason) in other_products._WITHOUT.items()]
+    rows = [(other.product, f"`{word}`", other.reason) for word, other in other_products.without().items()]
     return _table(("product", "its key", "here"), sorted(rows))
 
 

@@ -24,10 +24,10 @@ from recovery.operator.suspension import Suspension
 from recovery.plain import command_of
 from recovery.scan.expiry import Expired, node_of
 from recovery.scan.report import AlarmKind, ScanReport
+from txpool.commands.options import Version
 from txpool.config.secrets import show_warnings_plainly
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, Error, LogError, ProgrammingError
-from txpool.options import Version
 from txpool.setup.stores import Step, initialise
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Scans for work that cannot go on before an earlier run has ended. `txpool.on_demand` calls these by name."""
+"""Scans for work that cannot go on before an earlier run has ended. `txpool.idempotency` calls these by name."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from txpool.commands.options import Version
+from txpool.commands.pool import pools
 from txpool.config.secrets import show_warnings_plainly
 from txpool.errors import ConfigurationError
-from txpool.exit_codes import ExitCode
-from txpool.options import Version
-from txpool.pool_commands import pools
+from txpool.process.exit_codes import ExitCode
 from txpool.setup.command import init
 
 __all__ = ["ExitCode", "Version", "app", "main"]

@@ -40,8 +40,9 @@ from tests.benchmarks.session import local_session
 from tests.spark.jdbc import jdbc
 from txpool.datasource import DataSource
 from txpool.demo.server import EmbeddedPostgres
-from txpool.spark.table.copying import PartitionCopy
-from txpool.spark.types.encoding import ColumnEncoding, copy_options
+from txpool.spark.table.postgresql.copying import PartitionCopy
+from txpool.spark.table.postgresql.encoding import copy_options
+from txpool.spark.types.encoding import ColumnEncoding
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

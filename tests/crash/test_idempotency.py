@@ -13,7 +13,8 @@ import pytest
 from tests.crash.evidence import Count, Evidence
 from tests.crash.fork_server import ForkServer
 from tests.crash.site import ALREADY, DONE, CrashSite
-from txpool import AlreadyDone, OperationalError, failpoints, idempotency
+from txpool import AlreadyDone, OperationalError, failpoints
+from txpool.idempotency import once as idempotency
 from txpool.tm.demarcation.block import transaction
 
 BOTH, MARKED = ("one", "two"), ("one", "two", "ledger")

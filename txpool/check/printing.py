@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from txpool.exit_codes import ExitCode
 from txpool.findings.finding import CheckReport, Severity
+from txpool.process.exit_codes import ExitCode
 
 _STYLES = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.WRONG: "bold red"}
 _CODES: tuple[tuple[ExitCode, Severity, list[str]], ...] = (

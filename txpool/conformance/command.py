@@ -18,7 +18,7 @@ from txpool.conformance.case import CaseResult
 from txpool.conformance.kit import CASES, Conformance, run_cases
 from txpool.conformance.server import CommandServer, Server
 from txpool.errors import ConfigurationError
-from txpool.exit_codes import ExitCode
+from txpool.process.exit_codes import ExitCode
 
 _COORDINATION = frozenset(key.name for key in COORDINATOR_KEYS + RECOVERY_KEYS)
 

@@ -7,25 +7,25 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from sys import modules
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from txpool.characteristics import UNSPECIFIED
-from txpool.config.credentials import CredentialsFunction
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
+from txpool.config.settings.credentials import CredentialsFunction
 from txpool.datasource import registry
 from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.enlistment import Enlistment
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, ProgrammingError, translated
-from txpool.finishing import LIMIT, finish
+from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.pool import Pool, PoolListener
 from txpool.pool.administration import PoolAdministration
 from txpool.pool.pooled import Pooled
+from txpool.process.finishing import LIMIT, finish
 from txpool.resource_managers import find_resource_manager
 from txpool.resources.base import PREPARED, Branch, BranchRecord, MarkedBranch, OpenBranch, PrepareLocation, Role
 from txpool.resources.branch_rows import BranchRows
@@ -112,7 +112,7 @@ class DataSource(PoolAdministration):
         required = settings.transaction_required
         #: The check of statements outside transactions; None where all are allowed.
         self.required = None
-        if required != "off" or "pyspark" in modules:
+        if required != "off" or spark.is_loaded():
             self.required = Required(settings.name, required)
         self._handle = self.resource_manager.handle
         handle_modules.update(self._handle.handle_modules())
@@ -234,7 +234,7 @@ class DataSource(PoolAdministration):
         return f"<DataSource {self.name}: {self.driver}, {self.mode}, {self.settings.url}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if "pyspark" in modules:  # the pickle may be for a Spark job
+        if spark.is_loaded():  # the pickle may be for a Spark job
             publish(ambient())
         return DataSource.from_serialized, (self.settings.serialized(),)
 
@@ -244,7 +244,7 @@ class DataSource(PoolAdministration):
         self, transaction: Transaction, timeout: float | None = None
     ) -> tuple[Pooled[Any], OpenBranch | MarkedBranch]:
         """Take a physical connection for the whole transaction, and make its branch."""
-        if "pyspark" in modules:  # the transaction may have created a Spark session since
+        if spark.is_loaded():  # the transaction may have created a Spark session since
             publish(ambient())
         pooled = self._take(timeout)
         try:

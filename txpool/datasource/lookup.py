@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from txpool.config.dsn import is_dsn, key_of, settings_of
 from txpool.config.secrets import Secret, redact_url
+from txpool.config.settings.dsn import is_dsn, key_of, settings_of
 from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.datasource.datasource import DataSource
 from txpool.datasource.registry import by_key, registered, search_folders, shared

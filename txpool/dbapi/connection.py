@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from txpool import errors
 from txpool.dbapi import managed_commit
 from txpool.dbapi.cursor import Cursor, PEP249Cursor
-from txpool.dbapi.handle import Handle
 from txpool.dbapi.refusals import end_refused
+from txpool.dbapi.two_phase import TwoPhaseHandle
 from txpool.errors import translate
 from txpool.tm.ambient import ambient as ambient_transaction
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from txpool.datasource import DataSource
 
 
-class PEP249Connection(Handle):
+class PEP249Connection(TwoPhaseHandle):
     """A PEP 249 connection. Inside a transaction its statements are part of that, and only the transaction ends them.
 
     Enlisted, it may be used by several threads, which are serialised; plain, as its driver allows. Its errors are

@@ -13,25 +13,22 @@ Closed, it answers as a closed connection of the driver's does, and raises the d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from txpool.dbapi.overrides import HandleState, SessionOverrides
-from txpool.dbapi.refusals import cannot_join, mode_refused, reserved_name, two_phase_refused
+from txpool.dbapi.refusals import cannot_join, mode_refused
 from txpool.errors import Error, InterfaceError, translate, translated
 from txpool.pool import Pooled
 from txpool.tm import dropped
 from txpool.tm.ambient import ambient as ambient_transaction
 from txpool.tm.ambient import live
-from txpool.xid import is_reserved, text_of
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
     from txpool.tm.transaction import Transaction
-
-_TWO_PHASE = frozenset({"tpc_begin", "tpc_prepare", "tpc_commit", "tpc_rollback", "tpc_recover"})
 
 
 class Handle:
@@ -52,8 +49,6 @@ class Handle:
     _CLOSED: ClassVar[type[Exception]] = InterfaceError
     #: What the driver's own message says first, for libraries that look for it.
     _CLOSED_MESSAGE: ClassVar[str] = ""
-    #: Whether the driver's reset ends what tpc_begin() has begun. Where not, the pool closes the connection instead.
-    _RESETS_TWO_PHASE: ClassVar[bool] = False
 
     def __init__(self, datasource: DataSource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
         self._datasource: DataSource | None = datasource
@@ -75,14 +70,12 @@ class Handle:
             value = getattr(self.raw_connection(), name)
         if not callable(value) or name.startswith("_") or isinstance(value, type):
             return value
-        around = self._call
-        if closed:
-            around = self._call_closed
-        elif name in self._CONCURRENT:
-            around = self._call_now
-        elif name in _TWO_PHASE:
-            around = self._two_phase
+        around = self._call_closed if closed else self._caller_of(name)
         return lambda *args, **kwargs: around(name, args, kwargs)
+
+    def _caller_of(self, name: str) -> Callable[[str, Any, Any], Any]:
+        """What calls that method of the driver's connection while the handle is open."""
+        return self._call_now if name in self._CONCURRENT else self._call
 
     if TYPE_CHECKING:
         # For type checkers: connect() returns any driver's handle, with that driver's own attributes.
@@ -142,6 +135,10 @@ class Handle:
             self._carry_modes(enlistment.raw, enlistment.without_fixed(self._own_state().modes))
         self.enlistment = enlistment
         return enlistment
+
+    def _open_two_phase(self) -> str:
+        """What it has begun by tpc_begin() and not ended, for messages; empty if that is nothing."""
+        return ""
 
     def _detach(self, pooled: Pooled[Any]) -> None:
         datasource = self._open_datasource()
@@ -268,48 +265,6 @@ class Handle:
         """Call a method that another thread may call while the connection executes."""
         with translated():
             return getattr(self.raw_connection(), name)(*args, **kwargs)
-
-    def _two_phase(self, name: str, args: Any, kwargs: Any) -> Any:
-        """Call a tpc_*() of the driver's connection, which a transaction's handle does not have."""
-        raw = self.two_phase_raw(name, args)
-        state = self._own_state()
-        state.in_two_phase = state.in_two_phase or name == "tpc_begin"
-        with translated():
-            result = getattr(raw, name)(*args, **kwargs)
-        if name in ("tpc_commit", "tpc_rollback"):
-            state.in_two_phase = False
-        return result
-
-    def two_phase_raw(self, name: str, xids: Any = ()) -> Any:
-        """The raw connection, on which a tpc_*() with these arguments is called. Errors: as `current_enlistment`.
-
-        NotSupportedError inside a transaction, unless the handle has work of its own from before, which it may end.
-        ProgrammingError for an xid of txpool's own.
-        """
-        self.require_open()
-        enlistment, pooled = self.enlistment, self.pooled
-        own = pooled is not None and pooled.pool_state is not None and self.has_work(pooled.raw)
-        inside: Enlistment | Transaction | None = None if own else ambient_transaction()
-        if enlistment is not None and not enlistment.ended:
-            inside = enlistment
-        if inside is not None:
-            raise two_phase_refused(name, self._open_datasource().name, inside.gtrid)
-        for xid in xids:
-            if xid is not None and is_reserved(xid):
-                raise reserved_name(name, text_of(xid))
-        if not own:
-            self.current_enlistment()
-        self.require_transaction()
-        pooled = self.pooled
-        pooled.dirty = True  # type: ignore[union-attr]
-        if not self._RESETS_TWO_PHASE:
-            pooled.mark_unreusable()  # type: ignore[union-attr]
-        return pooled.raw  # type: ignore[union-attr]
-
-    def _open_two_phase(self) -> str:
-        """What it has begun by tpc_begin() and not ended, for messages; empty where that is nothing."""
-        state = self.handle_state
-        return ", in a two-phase transaction" if state is not None and state.in_two_phase else ""
 
     def holder(self) -> Pooled[Any] | Enlistment | None:
         """What holds the raw connection now: the pooled connection of a plain handle, or the enlistment."""

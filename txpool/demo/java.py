@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from txpool.errors import ConfigurationError
-from txpool.java import bundled_java, installed_javas, version_and_home
+from txpool.process.java import bundled_java, installed_javas, version_and_home
 
 #: The oldest Java that Spark 4.3 runs on.
 OLDEST: Final = 17

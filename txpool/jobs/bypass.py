@@ -6,10 +6,10 @@ transaction: what the task does over a connection of its own commits by itself, 
 
 from __future__ import annotations
 
-from sys import modules
 from typing import Any
 
 from txpool.errors import ProgrammingError
+from txpool.jobs import spark
 from txpool.jobs.driver_query import ask
 from txpool.jobs.properties import AMBIENT, NO_JOB, UNCERTAIN
 
@@ -29,7 +29,7 @@ def in_task() -> bool:
 
 
 def _task() -> Any:
-    kind = getattr(modules.get("pyspark"), "TaskContext", None)
+    kind = spark.class_named("TaskContext")
     return None if kind is None else kind.get()
 
 

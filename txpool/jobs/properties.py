@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
 from txpool.errors import described
+from txpool.jobs import spark
 from txpool.jobs.driver_query import serve
 from txpool.locks import Lock
 
@@ -62,8 +63,8 @@ _parents_context: Any = None
 def publish(transaction: Transaction | None, left: Transaction | None = None) -> None:
     """Set the job properties of this thread for its ambient transaction; does nothing without a SparkContext.
 
-    `left` is the transaction that was ambient before. To be called where `pyspark` is in `sys.modules`, and there as
-    often as possible, since a session may begin at any time.
+    `left` is the transaction that was ambient before. To be called if Spark is loaded, and then as often as possible,
+    since a session may begin at any time.
     """
     global _properties
     context = _active_context()
@@ -89,7 +90,7 @@ def publish(transaction: Transaction | None, left: Transaction | None = None) ->
 
 def _active_context() -> Any:
     """The SparkContext of this process, if it has one that is started and not stopped."""
-    kind = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    kind = spark.class_named("SparkContext")
     context = None if kind is None else kind._active_spark_context
     return None if context is _parents_context or getattr(context, "_jsc", None) is None else context
 

@@ -19,7 +19,6 @@ from typing import Any, Final
 from txpool import failpoints
 from txpool.config.secrets import Secret
 from txpool.errors import LogError, LogUnknown
-from txpool.finishing import plural
 from txpool.locks import Lock
 from txpool.log import forks
 from txpool.log.base import Decision, Heuristic, IncarnationState, resolution_of
@@ -31,6 +30,7 @@ from txpool.log.sessions import Sessions
 from txpool.log.side_records import SqlSideRecords
 from txpool.log.statements import Script
 from txpool.log.timeouts import TimeoutNotes
+from txpool.process.finishing import plural
 from txpool.resources.base import BranchRecord, Refused, Resolution, decode, decode_last, encode, encode_last
 from txpool.xid import new_incarnation, split_gtrid
 

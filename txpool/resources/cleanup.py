@@ -11,7 +11,7 @@ from itertools import islice
 
 from txpool import failpoints
 from txpool.errors import described
-from txpool.finishing import PendingWork, plural
+from txpool.process.finishing import PendingWork, plural
 from txpool.resources.base import Purge
 from txpool.resources.xids import Xids
 

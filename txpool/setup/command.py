@@ -11,7 +11,7 @@ from rich.console import Console
 
 from txpool.config.jdbc import is_url
 from txpool.errors import ConfigurationError, LogError
-from txpool.exit_codes import ExitCode
+from txpool.process.exit_codes import ExitCode
 from txpool.resource_managers import known
 from txpool.setup.files import NewDataSource, node_name, with_modes, write_files
 

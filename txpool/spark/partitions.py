@@ -12,7 +12,7 @@ from pyspark import RDD
 
 from txpool.datasource import DataSource, find
 from txpool.errors import ProgrammingError
-from txpool.idempotency import RecordIn
+from txpool.idempotency.once import RecordIn
 from txpool.resources.base import Role
 from txpool.spark.commit.attempts import require_done
 from txpool.spark.commit.earlier_runs import settle_earlier_runs
@@ -121,7 +121,7 @@ def _run(
     transaction.require_active()
     transaction.adopt((), late_branches=False)  # raises without a decision log, before the job rather than after it
     context = context_of(df_or_rdd, caller)
-    warn_of_risks(context, df_or_rdd, stacklevel=4)
+    warn_of_risks(context, stacklevel=4)
     passed = [find(target) for target in datasources or ()]
     known = datasources_for(passed, function)
     task_datasources = TaskDatasources.pack(passed, known)

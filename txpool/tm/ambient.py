@@ -7,13 +7,13 @@ with none. An interrupt may keep a block from its end: whoever would work in its
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.tm import dropped
 from txpool.tm.extent import GONE, enters_again, is_over
@@ -86,7 +86,7 @@ _LEFT = "left by its block without its end, as by an interrupt just there"
 def make_ambient(transaction: Transaction | None) -> Token[Transaction | None]:
     """Make it the ambient transaction of this thread or task; the token is for `restore_ambient`."""
     token = ambient_variable.set(transaction)
-    if "pyspark" in sys.modules:
+    if spark.is_loaded():
         try:
             publish(transaction)
         except BaseException:  # an interrupt: the caller gets no token, so nobody would end what is ambient
@@ -104,7 +104,7 @@ def restore_ambient(token: Token[Transaction | None]) -> None:
 
 def tell_jobs(ambient: Transaction | None, left: Transaction | None) -> None:
     """Tell Spark's jobs of the ambient transaction, which another was before."""
-    if "pyspark" in sys.modules:
+    if spark.is_loaded():
         publish(ambient, left)
 
 

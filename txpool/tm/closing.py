@@ -13,7 +13,7 @@ from collections.abc import Collection
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from txpool.finishing import LIMIT, PendingWork, finish, ready
+from txpool.process.finishing import LIMIT, PendingWork, finish, ready
 from txpool.resources import cleanup
 from txpool.tm import dropped
 from txpool.tm.ambient import current

@@ -27,6 +27,7 @@ from txpool.tm.status import OPEN
 if TYPE_CHECKING:
     from txpool.dbapi.enlistment import Enlistment
     from txpool.resources.base import Branch
+    from txpool.tm.completion import Completion
     from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
@@ -122,7 +123,7 @@ def close(timeout: float) -> None:
         done.acquire(timeout=max(until - monotonic(), 0))
 
 
-def require_not_abandoned(ambient: Transaction) -> None:
+def require_not_abandoned(ambient: Completion) -> None:
     """ProgrammingError where the ambient transaction was abandoned: its work would go on in a new transaction."""
     if ambient.abandoned:
         raise ProgrammingError(

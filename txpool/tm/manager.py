@@ -17,12 +17,12 @@ from txpool import tracing
 from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import ConfigurationError
-from txpool.finishing import PendingWork
 from txpool.locks import Lock, RLock
 from txpool.log import open_log
 from txpool.log.base import DecisionLog
 from txpool.metrics import Sample, add_source
 from txpool.metrics.catalogue import UNSETTLED
+from txpool.process.finishing import PendingWork
 from txpool.resources.deadlines import Deadlines
 from txpool.tm import closing, dropped
 from txpool.tm.ambient import current

@@ -33,6 +33,7 @@ handle_modules = {
     "txpool.dbapi.connection",
     "txpool.dbapi.cursor",
     "txpool.dbapi.handle",
+    "txpool.dbapi.two_phase",
 }
 #: Packages that execute statements for other code: a warning names the line of that code.
 _LIBRARIES = frozenset({"pandas", "sqlalchemy"})

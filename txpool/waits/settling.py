@@ -8,8 +8,8 @@ from time import monotonic
 from typing import Final
 
 from txpool.datasource import known
+from txpool.idempotency.on_demand import incarnations, recover, wake
 from txpool.log.base import IncarnationState
-from txpool.on_demand import incarnations, recover, wake
 from txpool.waits.statement import WaitingStatement
 
 logger = logging.getLogger("txpool.waits")

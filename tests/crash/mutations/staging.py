@@ -13,7 +13,7 @@ MUTATIONS = (
         test=_TESTS + "test_rows_that_a_server_crash_has_emptied_are_missed",
         real=(
             Edit(
-                "txpool.spark.table.merge:StagingMerge._require_rows",
+                "txpool.spark.table.postgresql.merge:PostgreSQLMerge._require_rows",
                 "if staged.get(attempt, 0) != reported:",
                 "if False:",
             ),

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from txpool.conformance.command import run_file
 from txpool.conformance.kit import CASES
-from txpool.exit_codes import ExitCode
+from txpool.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -15,8 +15,8 @@ from tests.support.waiting import until
 from txpool.control import folder as folders
 from txpool.control.client import ask
 from txpool.control.messages import LONGEST_REQUEST, Request
-from txpool.exit_codes import ExitCode
 from txpool.pool import PoolStatistics
+from txpool.process.exit_codes import ExitCode
 
 
 def test_list_shows_the_pools_of_every_process(conf: Path, start: Start) -> None:

@@ -21,7 +21,7 @@ from txpool.control import folder as folders
 from txpool.control.client import Answer, ask
 from txpool.control.messages import LONGEST_REQUEST, MessageError, Request
 from txpool.errors import ConfigurationError
-from txpool.exit_codes import ExitCode
+from txpool.process.exit_codes import ExitCode
 from txpool.tm.manager import get_manager
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tests.support.proxy import NetworkFault, Proxy
 from tests.support.recovery_site import BOTH, WRITER, Site, extend, get, until
 from tests.support.recovery_site import daemon as running_daemon
 from tests.support.waiting import until as wait_until
-from txpool.exit_codes import ExitCode as CheckExitCode
+from txpool.process.exit_codes import ExitCode as CheckExitCode
 
 if TYPE_CHECKING:
     from tests.support.mysql import RequireDriver

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tests.support.jdbc import find_jars
 from txpool.cli import app
-from txpool.exit_codes import ExitCode
+from txpool.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -120,7 +120,7 @@ def made(source: DataSource, name: str) -> None:
     if name.endswith("writes"):
         claim(source)
         return
-    from txpool.spark.table.postgresql import PostgreSQLPartitions
+    from txpool.spark.table.postgresql.dialect import PostgreSQLPartitions
 
     PostgreSQLPartitions().create(source)
 

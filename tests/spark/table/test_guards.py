@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,162 +12,15 @@ import pytest
 from tests.spark.conftest import describe
 from txpool.errors import ProgrammingError
 from txpool.spark import write_table
-from txpool.spark.commit.session import SparkWriteWarning, warn_of_risks
+from txpool.spark.commit.session import SparkWriteWarning
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from tests.conftest import Databases
     from tests.support.spark import LocalCluster
 
 pytestmark = pytest.mark.spark
-
-_CHECKSUMS = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
-
-
-@pytest.fixture
-def settings(spark: SparkSession) -> Iterator[Callable[[str, str], None]]:
-    """`settings(key, value)`, until the test ends."""
-    before: dict[str, str | None] = {}
-
-    def change(key: str, value: str) -> None:
-        before.setdefault(key, spark.conf.get(key))
-        spark.conf.set(key, value)
-
-    yield change
-    for key, value in before.items():
-        assert value is not None
-        spark.conf.set(key, value)
-
-
-def said(df: DataFrame, atomicity: str = "partition") -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warn_of_risks(df.sparkSession, df, atomicity=atomicity)
-    assert all(each.category is SparkWriteWarning and each.filename == __file__ for each in caught)
-    return [str(each.message) for each in caught]
-
-
-def rows(spark: SparkSession) -> DataFrame:
-    return spark.range(100).selectExpr("id", "id % 7 as k")
-
-
-def shuffled(spark: SparkSession) -> DataFrame:
-    return rows(spark).repartition(3, "k")
-
-
-_CHOSEN = "at random, or by the order of rows"
-_MADE = "by values that are random, or depend on the order of rows"
-#: What is written, and what is said of it where partitions commit by themselves; None where nothing is to be said.
-_FRAMES: dict[str, tuple[Callable[[SparkSession], DataFrame], str | None]] = {
-    "plain": (rows, None),
-    "dealt out": (lambda spark: rows(spark).repartition(3), None),
-    "dealt out after a shuffle": (lambda spark: shuffled(spark).repartition(4), None),
-    "by key": (shuffled, None),
-    "grouped": (lambda spark: rows(spark).groupBy("k").sum("id"), None),
-    "joined": (lambda spark: rows(spark).join(shuffled(spark).groupBy("k").count(), "k"), None),
-    "chance in values alone": (lambda spark: shuffled(spark).selectExpr("*", "rand() as r", "uuid() as u"), None),
-    "chance, and partitions by a key": (
-        lambda spark: shuffled(spark).selectExpr("*", "uuid() as u").repartition(3, "id"),
-        None,
-    ),
-    "chance over rows in order": (lambda spark: rows(spark).selectExpr("*", "uuid() as u").repartition(3, "u"), None),
-    "a sample in order": (lambda spark: rows(spark).sample(fraction=0.5, seed=1).repartition(3), None),
-    "a sample at the end": (lambda spark: shuffled(spark).sample(fraction=0.5, seed=1), None),
-    "limited to one partition": (lambda spark: shuffled(spark).limit(5), None),
-    "the time at the end": (lambda spark: shuffled(spark).selectExpr("*", "current_timestamp() as at"), None),
-    "the time, and partitions by a key": (
-        lambda spark: rows(spark).selectExpr("*", "current_timestamp() as at").repartition(3, "id"),
-        None,
-    ),
-    "partitions by chance": (
-        lambda spark: shuffled(spark).selectExpr("*", "uuid() as u").repartition(3, "u"),
-        f"a shuffle {_MADE}",
-    ),
-    "by a chance that is forgotten": (
-        lambda spark: shuffled(spark).selectExpr("*", "rand() as r").repartition(3, "r").drop("r"),
-        f"a shuffle {_MADE}",
-    ),
-    "dealt out with chance": (
-        lambda spark: shuffled(spark).selectExpr("id", "monotonically_increasing_id() as n").repartition(3),
-        f"repartition(n) {_MADE}",
-    ),
-    "grouped by chance": (
-        lambda spark: shuffled(spark).selectExpr("int(rand() * 9) as r").groupBy("r").count(),
-        f"a shuffle of rows that are chosen {_CHOSEN}",
-    ),
-    "cached chance": (
-        lambda spark: shuffled(spark).selectExpr("*", "uuid() as u").cache().repartition(3, "u"),
-        f"a shuffle {_MADE}",
-    ),
-    "dealt out after a limit": (
-        lambda spark: shuffled(spark).limit(50).repartition(3),
-        f"rows that are chosen {_CHOSEN}",
-    ),
-    "dealt out after a sample": (
-        lambda spark: shuffled(spark).sample(fraction=0.5, seed=1).repartition(3),
-        f"rows that are chosen {_CHOSEN}",
-    ),
-    "dealt out after a choice": (
-        lambda spark: shuffled(spark).where("rand() < 0.5").repartition(3),
-        f"rows that are chosen {_CHOSEN}",
-    ),
-    "dealt out with the time": (
-        lambda spark: rows(spark).selectExpr("*", "current_timestamp() as at").repartition(3),
-        "the current time is one",
-    ),
-    "sorted": (lambda spark: rows(spark).orderBy("k", "id"), "bounds that it samples in each run"),
-}
-#: Of those what a lost part of a shuffle, within one run, has no hand in.
-_RERUN = {"dealt out with the time", "sorted"}
-
-
-@pytest.mark.usefixtures("sources")
-@pytest.mark.parametrize("name", _FRAMES)
-def test_rows_that_may_change_their_partition(spark: SparkSession, settings: Any, name: str) -> None:
-    make, text = _FRAMES[name]
-    df = make(spark)
-    last = max(spark.sparkContext.statusTracker().getJobIdsForGroup(None), default=-1)
-    warned = said(df)
-    assert len(warned) == (text is not None)
-    assert said(df, "job") == []
-    settings(_CHECKSUMS, "false")
-    harmed = said(df, "job")
-    assert len(harmed) == (text is not None and name not in _RERUN)
-    assert max(spark.sparkContext.statusTracker().getJobIdsForGroup(None), default=-1) == last
-    for each in warned + harmed:
-        assert text is not None
-        assert text in each
-        assert each.endswith(
-            'Distribute rows by columns of the data that stay the same (df.repartition(n, "id")), or '
-            "write df.checkpoint() first and read that"
-        )
-    df.unpersist()
-
-
-@pytest.mark.usefixtures("sources")
-def test_rows_that_are_dealt_out_as_they_come(spark: SparkSession, settings: Any) -> None:
-    settings("spark.sql.execution.sortBeforeRepartition", "false")
-    assert said(rows(spark).repartition(3)) == []
-    (text,) = said(shuffled(spark).select("id").distinct().repartition(4))
-    assert text.startswith("repartition(n) by the order of rows, since spark.sql.execution.sortBefore")
-
-
-def test_partitions_are_checked_before_they_are_written_one_by_one(
-    spark: SparkSession, databases: Databases, sources: Path
-) -> None:
-    databases.execute("one", "create table landed (id bigint, k bigint)")
-    with pytest.warns(SparkWriteWarning, match="bounds that it samples in each run") as caught:
-        write_table(
-            rows(spark).orderBy("k", "id"),
-            "one.properties",
-            "landed",
-            atomicity="partition",
-            transaction_id="nightly",
-        )
-    assert [each.filename for each in caught] == [__file__]
-    assert databases.rows("one", "select count(*) from landed") == [(100,)]
-
 
 _SCRIPT = """
     import json, warnings
@@ -184,9 +36,8 @@ _SCRIPT = """
         spark = SparkSession.builder.master(master).getOrCreate()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            warn_of_risks(spark)
-            warn_of_risks(spark.sparkContext, spark.range(3))
-            warn_of_risks(spark, atomicity="partition")
+            for _ in range(2):
+                warn_of_risks(spark.sparkContext)
         said.append([[str(each.message), each.category.__name__] for each in caught])
         spark.stop()
     print(json.dumps(said))

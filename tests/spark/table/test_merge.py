@@ -11,7 +11,7 @@ import pytest
 
 from txpool.errors import DataError, OperationalError
 from txpool.spark.commit.attempts import PartitionResult
-from txpool.spark.table.merge import StagingMerge
+from txpool.spark.table.postgresql.merge import PostgreSQLMerge
 from txpool.spark.table.target import Target
 from txpool.spark.types.columns import Layout
 
@@ -59,9 +59,11 @@ def driver(databases: Databases) -> Iterator[Any]:
         yield connection.cursor()
 
 
-def move(mode: str, table: str) -> StagingMerge:
+def move(mode: str, table: str) -> PostgreSQLMerge:
     layout = Layout(("id", "who"), (), ("bigint", "text"))
-    return StagingMerge("txp1:driver:a:1", Target(table), layout, mode, ("id",) if mode == "upsert" else (), "staged")
+    return PostgreSQLMerge(
+        "txp1:driver:a:1", Target(table), layout, mode, ("id",) if mode == "upsert" else (), "staged"
+    )
 
 
 def winners(*sizes: int) -> list[PartitionResult]:

@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from txpool.errors import ProgrammingError
-from txpool.spark.table import sqlite
-from txpool.spark.types import columns
+from txpool.spark.table.postgresql import types
+from txpool.spark.table.sqlite import target as sqlite
 from txpool.spark.types.columns import Column
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ def is_served(spark: SparkSession, match: Match, column: Column, given: str) -> 
     return False
 
 
-@pytest.mark.parametrize("name", [name for name in columns._TYPES if name not in ("json", "jsonb")])
+@pytest.mark.parametrize("name", [name for name in types._TYPES if name not in ("json", "jsonb")])
 @pytest.mark.parametrize("array", [False, True])
 def test_postgresql(spark: SparkSession, name: str, array: bool) -> None:
     column = Column("c", f"{name}{'[]' * array}", name, array=array, scale=2 if name == "numeric" else None)
     given = [f"array({each})" for each in GIVEN] if array else GIVEN
-    assert any(is_served(spark, columns.match, column, each) for each in given)
+    assert any(is_served(spark, types.match, column, each) for each in given)
 
 
 @pytest.mark.parametrize("name", ["integer", "real", "text", "numeric", "date or time"])
@@ -69,7 +69,7 @@ def test_sqlite(spark: SparkSession, name: str) -> None:
 
 def test_the_types_are_named(spark: SparkSession) -> None:
     with pytest.raises(ProgrammingError) as caught:
-        columns.match(spark.sql("select 'x' as c"), [Column("c", "integer", "int4")], "public.t")
+        types.match(spark.sql("select 'x' as c"), [Column("c", "integer", "int4")], "public.t")
     assert str(caught.value) == (
         'column c is string, and public.t.c is integer: cast it: df.withColumn("c", df["c"].cast("int")). '
         "No task was started, nothing was written."

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, WHOSE
-from txpool.config.other_products import _WORDS, other_word
+from txpool.config.other_products import all_words, other_word
 from txpool.config.properties import Properties
 from txpool.config.settings import CoordinatorSettings, DataSourceSettings, RecoverySettings
 from txpool.errors import ConfigurationError
@@ -116,9 +116,9 @@ def test_what_stands_before_the_word_is_not_shown() -> None:
 
 
 def test_every_word_leads_to_a_key_that_there_is() -> None:
-    assert {word.key for word in _WORDS.values()} <= {"", *WHOSE}
+    assert {word.key for word in all_words().values()} <= {"", *WHOSE}
     own = {"".join(filter(str.isalnum, key.name)).lower() for key in DATASOURCE_KEYS + COORDINATOR_KEYS + RECOVERY_KEYS}
-    assert not own & _WORDS.keys()
+    assert not own & all_words().keys()
 
 
 def test_a_word_of_nobodys() -> None:
@@ -217,7 +217,7 @@ _ADVISED = re.compile(r"([a-z]+[a-z.-]*) = (\w+)")
 
 @pytest.mark.parametrize("value", ["0", "-1", "-12", "1", "12", "PT0S", "PT-1S", "-1s", "30S", "hunter2"])
 def test_what_is_advised_can_be_read(value: str) -> None:
-    for word in _WORDS.values():
+    for word in all_words().values():
         advised = _ADVISED.findall(word.advice(value)) if word.key else []
         for key, right in advised:
             assert right != "hunter2"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from txpool.idempotency import UNKNOWN_FUNCTION, name_of
+from txpool.idempotency.once import UNKNOWN_FUNCTION, name_of
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout

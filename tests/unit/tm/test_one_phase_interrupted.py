@@ -16,6 +16,7 @@ import pytest
 import txpool
 from tests.support.opcodes import trace_opcodes
 from txpool import Status, failpoints
+from txpool.tm import completion
 from txpool.tm import transaction as transaction_module
 from txpool.tm.commit import coordinator, one_phase
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("nobody_watches")
 
 def marked_and_struck_at(number: int, source: txpool.DataSource) -> tuple[txpool.Transaction, bool]:
     """Mark it rollback-only while it commits, and interrupt it in that call of those that follow; whether one came."""
-    files = {one_phase.__file__, coordinator.__file__, transaction_module.__file__}
+    files = {one_phase.__file__, coordinator.__file__, completion.__file__, transaction_module.__file__}
     marked, struck, seen = False, False, 0
 
     def mark() -> None:

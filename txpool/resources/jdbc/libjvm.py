@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from txpool.errors import ConfigurationError
-from txpool.java import bundled_java, installed_javas, version_and_home
+from txpool.process.java import bundled_java, installed_javas, version_and_home
 
 #: The oldest Java that runs JPype's and txpool's own classes.
 OLDEST: Final = 11

@@ -48,7 +48,7 @@ class PostgreSQL(ResourceManager):
     requirement = "psycopg[binary]"
     sqlalchemy_url = "postgresql+psycopg://"
     spark_write = "txpool.spark.table.table_write:TaskWrite"
-    spark_tasks = "txpool.spark.table.postgresql:TABLES"
+    spark_tasks = "txpool.spark.table.postgresql.dialect:TABLES"
     counts_slots = True
     lock_holders = "txpool.resources.postgresql.lock_holders:PostgreSQLLockHolders"
     writes_rows = True

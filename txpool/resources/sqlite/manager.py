@@ -31,7 +31,7 @@ class SQLite(ResourceManager):
     modes = ("cmr", "last-resource", "local")
     sqlalchemy_url = "sqlite+pysqlite://"
     why_no_tasks = "is a file with one writer, which Spark's tasks cannot share"
-    spark_write = "txpool.spark.table.table_write:DriverWrite"
+    spark_write = "txpool.spark.table.sqlite.write:DriverWrite"
 
     def check(self, settings: DataSourceSettings) -> None:
         values = settings.properties

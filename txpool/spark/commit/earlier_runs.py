@@ -11,8 +11,8 @@ from contextvars import Context
 
 from txpool.datasource import DataSource
 from txpool.errors import OperationalError, described
+from txpool.idempotency.on_demand import recover
 from txpool.log.base import DecisionLog
-from txpool.on_demand import recover
 from txpool.resources.base import Role
 
 logger = logging.getLogger("txpool")

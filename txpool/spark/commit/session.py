@@ -1,4 +1,4 @@
-"""Checks the Spark session of a write: what it must be, and warnings about settings and plans that are risky."""
+"""Checks the Spark session of a write: what it must be, and warnings about settings that are risky."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame
 
 from txpool.errors import NotSupportedError
-from txpool.spark.commit.determinism import find_nondeterminism
 from txpool.tm.manager import get_manager
 
 #: More than one, so that a core that finishes early has further tasks.
 _TASKS_FOR_A_CORE = 4
-_CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum"
-_CHECKED = (f"{_CHECKSUM}.enabled", f"{_CHECKSUM}.enableFullRetryOnMismatch")
 
 
 def require_classic(session_or_df: Any, caller: str) -> None:
@@ -59,20 +56,15 @@ def _setting(context: SparkContext, name: str) -> str | None:
 
 
 class SparkWriteWarning(UserWarning):
-    """Something in the session, the database or the DataFrame may slow down or harm a write. Filter it by its text."""
+    """Something in the session or the database may slow down or harm a write. Filter it by its text."""
 
 
-def warn_of_risks(session_or_context: Any, df: Any = None, *, atomicity: str = "job", stacklevel: int = 3) -> None:
-    """Warn of what may slow down or harm a write in this session, and of what in the DataFrame may; runs no Spark job.
+def warn_of_risks(context: SparkContext, *, stacklevel: int = 3) -> None:
+    """Warn of what may slow down or harm a write in this session; runs no Spark job.
 
-    With `atomicity` partition each partition is a transaction of its own, which a later attempt cannot undo. Warnings
-    point to the caller's caller, or further up with a larger `stacklevel`.
+    Warnings point to the caller's caller, or further up with a larger `stacklevel`.
     """
-    context: SparkContext = getattr(session_or_context, "sparkContext", session_or_context)
-    texts = [] if atomicity == "partition" else [_warn_of_local_log(context), _warn_of_speculation(context)]
-    if isinstance(df, DataFrame):
-        texts.append(_warn_of_nondeterminism(df, atomicity))
-    for text in texts:
+    for text in (_warn_of_local_log(context), _warn_of_speculation(context)):
         if text is not None:
             warnings.warn(text, SparkWriteWarning, stacklevel=stacklevel)
 
@@ -97,25 +89,4 @@ def _warn_of_speculation(context: SparkContext) -> str | None:
         "spark.speculation is on: a copy of a slow task does its work in the database again, and holds a prepared "
         "transaction or staged rows of its own until one of the two is chosen; each row is still written once. Start "
         "the session with spark.speculation=false, or leave room in max_prepared_transactions"
-    )
-
-
-def _warn_of_nondeterminism(df: DataFrame, atomicity: str) -> str | None:
-    """Rows may move from one partition to another when some of them are computed again."""
-    partition_commits = atomicity == "partition"
-    # With its checksums Spark itself detects that a recomputed shuffle differs, and repeats the stage or fails the job.
-    if not partition_commits and all(df.sparkSession.conf.get(key) == "true" for key in _CHECKED):
-        return None
-    findings = find_nondeterminism(df, rerun=partition_commits)
-    if not findings:
-        return None
-    consequence = (
-        "a later attempt, or a rerun, may write rows twice or leave some out, since partitions that have committed stay"
-        if partition_commits
-        else "if a lost part of a shuffle is computed again, rows may be written twice or left out, since Spark's own "
-        f"check is off ({' or '.join(_CHECKED)} is false)"
-    )
-    return (
-        f"{'; '.join(findings)}: {consequence}. Distribute rows by columns of the data that stay the same "
-        '(df.repartition(n, "id")), or write df.checkpoint() first and read that'
     )

@@ -28,8 +28,8 @@ from txpool.spark.source.plan import WritePlan
 from txpool.spark.source.streaming import offsets
 from txpool.spark.source.write_commit import WriteCommit, WriteId, roll_back_prepared
 from txpool.spark.table.dialect import dialect_of
-from txpool.spark.table.merge import drop_staged, drop_staged_after
 from txpool.spark.table.report import WriteReport
+from txpool.spark.table.staging import drop_staged, drop_staged_after
 from txpool.tm.manager import get_manager
 from txpool.tm.status import Status
 from txpool.tm.transaction import Transaction

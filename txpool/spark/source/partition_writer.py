@@ -27,8 +27,8 @@ from txpool.spark.commit.task import PartitionTask
 from txpool.spark.commit.worker import prepare_worker
 from txpool.spark.source.ambient import gtrid_of_job
 from txpool.spark.source.plan import WritePlan, WrittenField
-from txpool.spark.table.copying import DIRECT, STAGED, StagedCopy, measure
 from txpool.spark.table.dialect import TableDialect, TaskCopy, dialect_of
+from txpool.spark.table.tasks import DIRECT, STAGED, StagedCopy, measure
 
 #: The number of slots that tasks leave free, for the driver's own branch.
 _SPARE_SLOTS = 1

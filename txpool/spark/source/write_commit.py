@@ -17,11 +17,11 @@ from txpool.spark.commit.listing import list_attempts, roll_back
 from txpool.spark.commit.write import failed_write, take_over
 from txpool.spark.source.partition_writer import PartitionCommitMessage
 from txpool.spark.source.plan import WritePlan
-from txpool.spark.table.copying import DIRECT, STAGED
 from txpool.spark.table.dialect import dialect_of
 from txpool.spark.table.idempotent_write import IdempotentWrite
-from txpool.spark.table.merge import drop_staged_after
 from txpool.spark.table.report import WriteReport
+from txpool.spark.table.staging import drop_staged_after
+from txpool.spark.table.tasks import DIRECT, STAGED
 from txpool.tm.ambient import ambient_variable
 from txpool.tm.transaction import Transaction
 

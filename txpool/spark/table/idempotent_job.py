@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from txpool.datasource import find
-from txpool.idempotency import UNKNOWN_FUNCTION, IdempotentWork, RecordIn, checked_id, name_of, require_both
+from txpool.idempotency.once import UNKNOWN_FUNCTION, IdempotentWork, RecordIn, checked_id, name_of, require_both
 from txpool.resources.records import EarlierRun
 from txpool.spark.table.idempotent_write import fingerprint
 from txpool.tm.transaction import Transaction

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.idempotency import IdempotentWork
+from txpool.idempotency.once import IdempotentWork
 from txpool.resources.records import EarlierRun
 
 # What differs between two runs in the text of the same plan: ids of expressions and RDDs, and object addresses.

@@ -21,7 +21,10 @@ from txpool.spark.commit.status import TaggedJob
 from txpool.spark.commit.task import PartitionTask
 from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.write import SparkWrite, WriteUndone
-from txpool.spark.table.copying import (
+from txpool.spark.table.dialect import Merge, TableDialect
+from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
+from txpool.spark.table.staging import drop_staged_after
+from txpool.spark.table.tasks import (
     DIRECT,
     RESULT,
     STAGED,
@@ -30,9 +33,6 @@ from txpool.spark.table.copying import (
     StagedCopy,
     measure,
 )
-from txpool.spark.table.dialect import Merge, TableDialect
-from txpool.spark.table.merge import drop_staged_after
-from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
 from txpool.spark.types.columns import mapped_in_arrow
 from txpool.tm.transaction import Transaction
 

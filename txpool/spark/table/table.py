@@ -21,7 +21,8 @@ from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
-    from txpool.spark.table.table_write import DriverWrite, TaskWrite
+    from txpool.spark.table.sqlite.write import DriverWrite
+    from txpool.spark.table.table_write import TaskWrite
 
 Mode = Literal["append", "overwrite", "upsert", "error", "ignore"]
 Strategy = Literal["auto", "direct", "staged"]
@@ -92,7 +93,8 @@ def write_table(
             f"{source.name} (driver={source.driver}) {manager.why_no_tasks}: use strategy='auto' and "
             "atomicity='job'. Nothing was done."
         )
-    warn_of_risks(context, df, atomicity=atomicity)
+    if atomicity == "job":
+        warn_of_risks(context)
     create = create or mode in ("error", "ignore")
     begun = monotonic()
     if atomicity == "partition":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
@@ -15,15 +14,12 @@ from txpool.resources.records import EarlierRun
 from txpool.spark.commit.direct_writes import note_direct_write, require_visible
 from txpool.spark.commit.session import has_at_most
 from txpool.spark.commit.write import next_number
-from txpool.spark.table import sqlite
-from txpool.spark.table.collecting import STAGING, collected
-from txpool.spark.table.copying import DIRECT
 from txpool.spark.table.dialect import Merge, TableDialect, dialect_of, require_not_alone
 from txpool.spark.table.idempotent_write import IdempotentWrite, fingerprint
 from txpool.spark.table.job import TableJob
-from txpool.spark.table.merge import COUNT_PLAIN, StagingMerge
 from txpool.spark.table.report import Progress, WriteReport
-from txpool.spark.table.target import Target, require_unique
+from txpool.spark.table.target import Target
+from txpool.spark.table.tasks import DIRECT
 from txpool.tm.transaction import Transaction
 
 
@@ -117,39 +113,6 @@ class TaskWrite(TableWrite):
         report = job.run(self._coalesced(df))
         if report.strategy == DIRECT and report.rows:
             note_direct_write(ambient, self.source, target.name)
-        return report
-
-
-class DriverWrite(TableWrite):
-    """The driver writes the rows, once the job has ended. For a file that tasks cannot write to."""
-
-    def run(self, ambient: Transaction) -> WriteReport:
-        """Write as a part of the transaction, unless an earlier run has."""
-        new = sqlite.definitions(self.df.schema.fields) if self.create else None
-        # Reads outside of the transaction, unless it works in the file: then it may hold the lock, which in some
-        # journal modes keeps other connections from reading.
-        read = (copy_context() if ambient.works_in(self.source.name) else Context()).run
-        target = read(sqlite.read_target, self.source, self.table, new, self.keys)
-        report, record = self._begin_report(ambient, target)
-        if record is not None and (earlier := read(record.earlier_run)) is not None:
-            return self._skipped(report, record, earlier)
-        if not self._is_wanted(target):
-            return report
-        df, layout = sqlite.match(self.df, target.columns, target.name)
-        require_unique(target, self.keys, layout.names)
-        merge = StagingMerge(
-            ambient.gtrid, target, layout, self.mode, self.keys, STAGING, new or (), COUNT_PLAIN, f"{COUNT_PLAIN} > 1"
-        )
-        ambient.enlist_datasource(self.source)  # raises before the job rather than after it; takes no lock yet
-        with (
-            collected(self._coalesced(df), layout.encodings, ambient, report) as rows,
-            closing(self.source.connect()) as connection,
-        ):
-            if record is not None and (earlier := record.claim(connection)) is not None:
-                return self._skipped(report, record, earlier)
-            report = rows.insert(connection.cursor(), merge, self.progress)
-            if record is not None:
-                record.finish(connection, report.partitions, report.rows)
         return report
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextvars import Token
-from sys import _getframe, modules
+from sys import _getframe
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from txpool.characteristics import UNSPECIFIED, Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError, TransactionTimeout
+from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.tm import dropped
 from txpool.tm.ambient import ambient_variable, live, make_ambient
@@ -22,7 +23,7 @@ from txpool.tm.status import OPEN
 from txpool.tm.transaction import Transaction
 
 if TYPE_CHECKING:
-    from txpool.idempotency import IdempotentTransaction, RecordIn
+    from txpool.idempotency.once import IdempotentTransaction, RecordIn
 
 
 class transaction:  # noqa: N801 - it reads as a word of the language: `with transaction():`
@@ -101,7 +102,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             if self._note and not ambient.note:
                 ambient.note = self._note
         else:
-            if "pyspark" in modules and not self._requires_new:
+            if not self._requires_new and spark.is_loaded():
                 refuse_beginning_in_task()
             frame = _getframe(1)
             origin, places, plain = entrances.get((id(frame.f_code), frame.f_lasti)) or learn_entrance(frame)
@@ -189,7 +190,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         finally:
             ambient_variable.reset(self._token)  # here: an interrupt in a function of ours would leave it ambient
             entered.extent = entered.block = None
-            if entered.trace is not None or "pyspark" in modules:
+            if entered.trace is not None or spark.is_loaded():
                 self._tell_that_left()
 
     def must_end(self, error: BaseException | None) -> bool:
@@ -237,7 +238,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
 
     def _tell_that_left(self) -> None:
         """Tell Spark's jobs and the tracer of the ambient transaction, which is what it was before the block."""
-        if "pyspark" in modules:
+        if spark.is_loaded():
             publish(ambient_variable.get(), self.entered_transaction)
         if self.entered_transaction.trace is not None:
             self.entered_transaction.trace.leave(self._span)
@@ -259,6 +260,6 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
 
 def idempotent_transaction(transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
     """The work that happens once under this id; the function is what does it, where that is known."""
-    from txpool.idempotency import IdempotentTransaction  # which needs datasources, and those this
+    from txpool.idempotency.once import IdempotentTransaction  # which needs datasources, and those this
 
     return IdempotentTransaction.of(transaction_id, record_in, function)

@@ -36,7 +36,7 @@ def check_arguments(propagation: object, attempts: object, characteristics: Char
 
 def check_id(propagation: str, transaction_id: Any, record_in: Any) -> None:
     """ProgrammingError where the transaction_id of transactional() is none, or does not fit the propagation."""
-    from txpool.idempotency import checked_id, require_both
+    from txpool.idempotency.once import checked_id, require_both
 
     require_both(transaction_id, record_in)
     if not callable(transaction_id):

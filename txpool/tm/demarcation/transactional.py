@@ -20,7 +20,7 @@ from txpool.tm.demarcation.retry import RetryPolicy
 from txpool.tm.required import outside
 
 if TYPE_CHECKING:
-    from txpool.idempotency import IdempotentTransaction, RecordIn
+    from txpool.idempotency.once import IdempotentTransaction, RecordIn
     from txpool.tm.dropped import Origin
 
 P = ParamSpec("P")

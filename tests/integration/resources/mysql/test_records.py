@@ -13,7 +13,7 @@ import txpool
 from tests.integration.resources.mysql.branches import BranchDatabase
 from txpool import AlreadyDone, DataSource, OperationalError, ProgrammingError
 from txpool.errors import NotSupportedError
-from txpool.idempotency import IdempotentWork
+from txpool.idempotency.once import IdempotentWork
 
 _RECORDS = "select transaction_id, target, gtrid, mode, plan from txpool_spark_writes order by gtrid"
 
@@ -72,7 +72,7 @@ def test_an_old_snapshot_sees_the_record(managed: BranchDatabase) -> None:
 
 @pytest.mark.slow
 def test_of_two_at_once_one_waits(managed: BranchDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txpool.idempotency._LOCK_TIMEOUTS_MS", (1_000, 1_000))
+    monkeypatch.setattr("txpool.idempotency.once._LOCK_TIMEOUTS_MS", (1_000, 1_000))
     source = managed.datasource()
     run(source, 1, "before")
     with managed.server.connect("one", autocommit=False) as other:

@@ -14,7 +14,8 @@ import pytest
 from tests.integration.tm.demarcation.idempotent_work import ID, hold, insert, records, run, waits
 from tests.integration.tm.demarcation.table import OneDatasource
 from tests.support.waiting import until
-from txpool import AlreadyDone, OperationalError, Status, TransactionRolledBack, TransactionTimeout, idempotency
+from txpool import AlreadyDone, OperationalError, Status, TransactionRolledBack, TransactionTimeout
+from txpool.idempotency import once as idempotency
 from txpool.resources.postgresql.trust import relation_faults
 from txpool.tm.demarcation.block import transaction
 

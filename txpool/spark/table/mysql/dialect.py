@@ -17,12 +17,12 @@ from txpool.resources.mysql.own_tables import quoted
 from txpool.resources.mysql.partitions import MySQLPartitions
 from txpool.resources.mysql.staging import MySQLStaging, MySQLStagingTable
 from txpool.spark.commit.status import TaggedJob
-from txpool.spark.table.copying import ATTEMPT
 from txpool.spark.table.mysql.copying import LOCKED, MySQLCopy
 from txpool.spark.table.mysql.merge import MySQLMerge
 from txpool.spark.table.mysql.target import is_independent, read_target, require_privileges, require_unique
 from txpool.spark.table.mysql.types import definitions, match, pair_columns, quoted_list
 from txpool.spark.table.target import Target
+from txpool.spark.table.tasks import ATTEMPT
 from txpool.spark.types.columns import Column, Layout
 from txpool.spark.types.encoding import ColumnEncoding
 from txpool.tm.transaction import Transaction

@@ -16,10 +16,10 @@ from txpool.resources.mysql.own_tables import DENIED, database_of, quoted
 from txpool.resources.mysql.staging import MySQLStaging, MySQLStagingTable, keep_target, require_kept
 from txpool.resources.mysql.wire import code_of
 from txpool.spark.commit.attempts import PartitionResult
-from txpool.spark.table.copying import ATTEMPT
 from txpool.spark.table.mysql.copying import exact_session
 from txpool.spark.table.mysql.types import create_statement, quoted_list
 from txpool.spark.table.target import Target
+from txpool.spark.table.tasks import ATTEMPT
 from txpool.spark.types.columns import Layout
 
 #: The snapshot of the transaction is older than the staging table: what a SELECT, and in MariaDB an INSERT, answers.

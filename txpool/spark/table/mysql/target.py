@@ -11,7 +11,7 @@ from typing import Any
 
 from txpool.datasource import DataSource, known
 from txpool.errors import NotSupportedError, OperationalError, ProgrammingError
-from txpool.on_demand import recover
+from txpool.idempotency.on_demand import recover
 from txpool.resources.mysql.own_tables import quoted
 from txpool.resources.mysql.staging import creator_of
 from txpool.resources.mysql.wire import code_of

@@ -18,11 +18,13 @@ from txpool.resources.postgresql.trust import require_locked
 from txpool.spark.commit.self_deadlock import SelfDeadlockDetector
 from txpool.spark.commit.slots import NO_SLOT
 from txpool.spark.commit.status import TaggedJob
-from txpool.spark.table.copying import PartitionCopy, copy_into, copy_staged, staged_columns
-from txpool.spark.table.merge import StagingMerge
-from txpool.spark.table.privileges import require_privileges
-from txpool.spark.table.target import Target, is_written_by, read_target, require_unique, why_staged
-from txpool.spark.types.columns import Column, Layout, definitions, match, pair
+from txpool.spark.table.postgresql.copying import PartitionCopy, copy_into, copy_staged, staged_columns
+from txpool.spark.table.postgresql.merge import PostgreSQLMerge
+from txpool.spark.table.postgresql.privileges import require_privileges
+from txpool.spark.table.postgresql.target import is_written_by, read_target, why_staged
+from txpool.spark.table.postgresql.types import definitions, match, pair_columns
+from txpool.spark.table.target import Target, require_unique
+from txpool.spark.types.columns import Column, Layout
 from txpool.tm.transaction import Transaction
 
 # Whether a table has neither unique indexes nor triggers (foreign keys have triggers): no task has to wait there for
@@ -99,7 +101,7 @@ class PostgreSQLTables:
     def pair(
         self, fields: Iterable[StructField], columns: Sequence[Column], table: str
     ) -> tuple[list[tuple[StructField, Column]], Layout]:
-        return pair(fields, columns, table)
+        return pair_columns(fields, columns, table)
 
     def match(self, df: DataFrame, columns: Sequence[Column], table: str) -> tuple[DataFrame, Layout]:
         return match(df, columns, table)
@@ -172,8 +174,8 @@ class PostgreSQLTables:
         mode: str,
         keys: tuple[str, ...],
         created: Sequence[tuple[str, str]],
-    ) -> StagingMerge:
-        return StagingMerge(table.gtrid, target, layout, mode, keys, table.name, created)
+    ) -> PostgreSQLMerge:
+        return PostgreSQLMerge(table.gtrid, target, layout, mode, keys, table.name, created)
 
     def watch(
         self, transaction: Transaction, write: int, sources: Sequence[DataSource], job: TaggedJob | None = None

@@ -19,7 +19,7 @@ from txpool.config.settings import CoordinatorSettings
 from txpool.control.client import PATIENCE, Answer, ask
 from txpool.control.messages import Request
 from txpool.errors import ConfigurationError
-from txpool.exit_codes import ExitCode
+from txpool.process.exit_codes import ExitCode
 
 pools = typer.Typer(
     no_args_is_help=True,

@@ -1,9 +1,8 @@
-"""The settings of a datasource, of the coordinator and of recovery. They are immutable, and show no secret."""
+"""The settings of a datasource. They are immutable, and show no secret."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from txpool.characteristics import Characteristics
 from txpool.config import jdbc
-from txpool.config.address import Address
-from txpool.config.credentials import Credentials, CredentialsFunction
-from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, Key
-from txpool.config.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
-from txpool.config.logins import AllowedLogin
+from txpool.config.keys import DATASOURCE_KEYS
 from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties
-from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped, redact_url
+from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped
+from txpool.config.settings.credentials import Credentials, CredentialsFunction
+from txpool.config.settings.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
 from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.errors import ConfigurationError
 from txpool.resource_managers import DRIVERS, find_resource_manager, names_code
@@ -283,123 +280,3 @@ class DataSourceSettings:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DataSourceSettings.from_serialized, (self.serialized(),)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorSettings:
-    """The coordinator of this process. A key that is not configured is None. Durations are in seconds."""
-
-    node_name: str | None
-    log_url: str | None
-    log_user: str | None
-    log_password: Secret | None
-    log_create: bool
-    transaction_timeout: float | None
-    transaction_leak_threshold: float | None
-    transaction_phase_two_wait: float | None
-    transaction_wait_report: float | None
-    control_folder: Path | None
-    datasources: tuple[Path, ...]
-    properties: Properties = field(repr=False, compare=False)
-
-    @classmethod
-    def load(cls, source: str | Path | Properties | None = None, **options: Options) -> CoordinatorSettings:
-        """Read a file, if any. Options (`node_name="etl-1"`) and TXPOOL_… take precedence over it.
-
-        The file may have recovery's keys as well.
-        """
-        return cls(**_coordinator_fields(COORDINATOR_KEYS, source, options))
-
-    @classmethod
-    def find(cls) -> CoordinatorSettings:
-        """Read the file that TXPOOL_CONF names, else conf/txpool.properties if it exists, else no file."""
-        named = os.environ.get("TXPOOL_CONF")
-        path = Path(named or "conf/txpool.properties")
-        if named and not path.is_file():
-            raise ConfigurationError(
-                f"TXPOOL_CONF = {redact_url(named)!r} names no file: name one, or unset the variable"
-            )
-        return cls.load(path if path.is_file() else None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoverySettings(CoordinatorSettings):
-    """The recovery manager: the coordinator's settings, and its own."""
-
-    #: Empty for the own node alone.
-    recovery_nodes: tuple[str, ...]
-    recovery_period: float
-    recovery_backoff: float
-    recovery_lock_timeout: float
-    recovery_step_timeout: float
-    recovery_overdue_rollback: float | None
-    recovery_orphan_filters: tuple[str, ...]
-    #: The logins by which recovery may reach datasources that were made in code.
-    recovery_noted: tuple[AllowedLogin, ...]
-    recovery_modules: tuple[str, ...]
-    recovery_expiry_interval: float | None
-    recovery_expiry_skip_first: bool
-    recovery_expiry_scanners: tuple[str, ...]
-    status_address: Address | None
-    status_token: Secret | None
-    #: Those of healthz and metrics that take no token.
-    status_public: tuple[str, ...]
-    alarm_in_doubt: float | None
-    alarm_slots: float | None
-
-    @classmethod
-    def load(cls, source: str | Path | Properties | None = None, **options: Options) -> RecoverySettings:
-        """Read a file, if any. Options and TXPOOL_… take precedence over it."""
-        return cls(**_coordinator_fields(COORDINATOR_KEYS + RECOVERY_KEYS, source, options))
-
-
-def _coordinator_fields(
-    keys: tuple[Key, ...], source: str | Path | Properties | None, options: Mapping[str, Options]
-) -> dict[str, Any]:
-    known = COORDINATOR_KEYS + RECOVERY_KEYS
-    file = checked(file_of(source), known)
-    values = file.overlaid(defaults(known, file), from_environment("TXPOOL_", known), from_code(options, known))
-    fields = {key.word: key.read(values) for key in known}
-    fields["log_password"] = password_of(values, "log.password", "log.url")
-    if fields["log_url"] is not None:
-        _check_log(values, fields["log_url"])
-        _check_nodes(values, fields["recovery_nodes"], fields["node_name"], fields["log_url"])
-    _check_status(values, fields["status_address"])
-    return {key.word: fields[key.word] for key in keys} | {"properties": values}
-
-
-def _check_status(values: Properties, address: Address | None) -> None:
-    if address is not None and not address.loopback and "status.token" not in values:
-        raise values.error(
-            "status.address",
-            "can be reached from other machines: write status.token, too, or serve it on this one, 127.0.0.1:9464",
-        )
-
-
-def _check_log(values: Properties, url: str) -> None:
-    form = (
-        "write sqlite:///folder, postgresql://user@host:5432/database, mysql://user@host:3306/database, or memory: in "
-        "tests"
-    )
-    if not re.fullmatch("memory:|sqlite:///.+|(postgresql|mysql|mariadb)://.+", url, re.DOTALL):
-        advice = sqlalchemy_advice(url) or f"{form}; passwords have keys of their own"
-        raise values.error("log.url", f"cannot name a log: {advice}")
-    for key in ("log.user", "log.password"):
-        if key in values and not _is_server(url):
-            raise values.error(key, "has no use: only a log on a server has users. Leave it out")
-
-
-def _is_server(log: str) -> bool:
-    return not log.startswith(("memory:", "sqlite:"))
-
-
-def _check_nodes(values: Properties, nodes: tuple[str, ...], own: str | None, log: str) -> None:
-    if "*" in nodes and len(nodes) > 1:
-        raise values.error("recovery.nodes", "names nodes beside *, which means all of them: write one or the other")
-    others = ", ".join(node for node in nodes if node not in ("*", own))
-    if others and not _is_server(log):
-        raise values.error(
-            "recovery.nodes",
-            f"cannot have {others}: a log in a folder is its own node's alone, which is {own}. Leave it out, and run "
-            "recovery where that node's folder is; or share one log, log.url = postgresql://user@host:5432/database",
-        )

@@ -19,7 +19,7 @@ from typing import Any
 
 from txpool.datasource import DataSource, find, known
 from txpool.errors import AlreadyDone, NotSupportedError, OperationalError, ProgrammingError
-from txpool.on_demand import recover
+from txpool.idempotency.on_demand import recover
 from txpool.resources.records import EarlierRun, RecordsTable
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction

@@ -1,0 +1,1 @@
+"""What the commands `txpool` and `txpool-recovery` share, and the commands for pools."""

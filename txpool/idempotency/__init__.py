@@ -1,0 +1,1 @@
+"""Work with a `transaction_id`, which is done once."""

@@ -1,0 +1,1 @@
+"""How Spark's tasks write the tables of PostgreSQL: by COPY."""

@@ -1,0 +1,1 @@
+"""How a DataFrame is written into tables of SQLite: by the driver."""

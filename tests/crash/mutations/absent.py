@@ -10,7 +10,8 @@ from tests.crash.mutating import Edit, Mutation
 _COMPLETE = "txpool.tm.commit.coordinator:Coordinator._complete"
 _JUDGED = "txpool.tm.commit.heuristics:judged_absent"
 _PASS = "recovery.scan.recovery_pass:RecoveryPass."
-_PHASE_TWO = "txpool.resources.postgresql.phase_two:PhaseTwoCommand."
+_COMMAND = "txpool.resources.branches.phase_two:PhaseTwoCommand."
+_POSTGRESQL = "txpool.resources.postgresql.phase_two:PostgreSQLPhaseTwo."
 _ROWS = "tests/integration/recovery/test_branch_rows.py::"
 _TESTS = "tests/integration/resources/postgresql/test_absent.py::"
 
@@ -76,15 +77,13 @@ MUTATIONS = (
         scenario=replace(FAILOVER, evidence=False),
         found="UNREPORTED",
         test=_TESTS + "test_34_a_standby_that_lacked_the_branch",
-        real=(Edit(_PHASE_TWO + "_outcome_of_absent", "timeline == server.timeline", "server.timeline"),),
+        real=(Edit(_POSTGRESQL + "_is_same_generation", "timeline == self._now.timeline", "True"),),
     ),
     Mutation(
         "34g",
         "an unknown identity proves as much as a known one",
         test=_TESTS + "test_34_without_an_identity_nothing_is_proven",
-        real=(
-            Edit(_PHASE_TWO + "_outcome_of_absent", "if not (self._record.identity and timeline", "if not (timeline"),
-        ),
+        real=(Edit(_COMMAND + "_outcome_by_evidence", "if not record.identity or not proven or", "if not proven or"),),
     ),
     Mutation(
         "34h",
@@ -93,7 +92,7 @@ MUTATIONS = (
         scenario=ASKS_AGAIN,
         found="FALSE: heuristic",
         test=_TESTS + "test_34_after_an_answer_that_was_lost_absent_is_that_answer",
-        real=(Edit(_PHASE_TWO + "finish", "self._answer_lost = True", "pass"),),
+        real=(Edit(_POSTGRESQL + "sent", "raw is None, True", "raw is None, raw is None"),),
     ),
     Mutation(
         "34j",
@@ -107,9 +106,9 @@ MUTATIONS = (
         test=_TESTS + "test_34_a_pooler_that_leads_to_another_server",
         real=(
             Edit(
-                _PHASE_TWO + "_outcome_of_absent",
-                "server = identify(raw.session, self._until)",
-                "server = raw",
+                _POSTGRESQL + "_identity",
+                "self._now = identify(raw.session, self._until)",
+                "self._now = raw",
             ),
         ),
     ),

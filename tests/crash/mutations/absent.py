@@ -7,8 +7,7 @@ from dataclasses import replace
 from tests.crash.explorer.scenarios import ASKS_AGAIN, FAILOVER, NO_EVIDENCE, UNTOLD
 from tests.crash.mutating import Edit, Mutation
 
-_COMPLETE = "txpool.tm.commit.coordinator:Coordinator._complete"
-_JUDGED = "txpool.tm.commit.heuristics:judged_absent"
+_COORDINATOR = "txpool.tm.commit.coordinator:Coordinator."
 _PASS = "recovery.scan.recovery_pass:RecoveryPass."
 _COMMAND = "txpool.resources.branches.phase_two:PhaseTwoCommand."
 _POSTGRESQL = "txpool.resources.postgresql.phase_two:PostgreSQLPhaseTwo."
@@ -19,14 +18,14 @@ MUTATIONS = (
     Mutation(
         "34",
         "a coordinator takes a branch for committed that its first COMMIT does not find",
-        (Edit(_JUDGED, "return decided if ended_by_recovery and proven else BranchOutcome.LOST", "return decided"),),
+        (Edit("txpool.tm.commit.gone:judged_absent", "if not ended_by_another or not record.identity:", "if False:"),),
         scenario=UNTOLD,
         found="UNREPORTED",
     ),
     Mutation(
         "34b",
         "it does so neither where recovery has fenced it, and committed",
-        (Edit(_JUDGED, "ended_by_recovery = left_to_recovery()", "ended_by_recovery = False"),),
+        (Edit(_COORDINATOR + "_judged", "ended_by_another=self._left_to_recovery()", "ended_by_another=False"),),
         scenario=NO_EVIDENCE,
         found="FALSE: heuristic",
     ),
@@ -35,11 +34,11 @@ MUTATIONS = (
         "the fence is read before the answer",
         (
             Edit(
-                "txpool.tm.commit.coordinator:Coordinator._commit",
+                _COORDINATOR + "_commit",
                 "    self._phase_two_begun = True\n",
                 "    self._phase_two_begun = True\n    self._early = self._fenced()\n",
             ),
-            Edit(_COMPLETE, "self._left_to_recovery,", "lambda: self._early,"),
+            Edit(_COORDINATOR + "_judged", "self._left_to_recovery()", "self._early"),
         ),
         scenario=replace(NO_EVIDENCE, fates=0),
         found="FALSE: heuristic",
@@ -47,13 +46,7 @@ MUTATIONS = (
     Mutation(
         "34d",
         "recovery takes whatever is gone for lost",
-        (
-            Edit(
-                _PASS + "_judged",
-                "return recorded_outcome(record.xid, self.snapshot.heuristics) or BranchOutcome.COMMITTED",
-                "return BranchOutcome.LOST",
-            ),
-        ),
+        (Edit(_PASS + "_judged", "ended_by_another=True", "ended_by_another=False"),),
         scenario=NO_EVIDENCE,
         found="FALSE",
     ),
@@ -116,13 +109,13 @@ MUTATIONS = (
         "34r",
         "a coordinator takes a branch for committed whose row is not there",
         test=_ROWS + "test_a_rollback_by_hand_before_the_commit_is_told",
-        real=(Edit("txpool.tm.commit.heuristics:judged_without_row", "if not completed_by_recovery():", "if False:"),),
+        real=(Edit(_COORDINATOR + "_judged", "self._still_decided", "lambda: False"),),
     ),
     Mutation(
         "34s",
         "recovery does not look whether the decision is still there, once it has found no row",
         test=_ROWS + "test_no_row_is_no_rollback_where_another_recovery_has_deleted_it",
-        real=(Edit(_PASS + "_judged", "if self._is_decided(record.xid.gtrid):", "if True:"),),
+        real=(Edit(_PASS + "_judged", "partial(self._is_decided, record.xid.gtrid)", "lambda: True"),),
     ),
     Mutation(
         "34t",

@@ -17,7 +17,7 @@ from txpool.log.base import DecisionLog, Heuristic, SideRecord
 from txpool.resources.base import BranchOutcome, BranchRecord, forget_ends, remembers_end
 from txpool.resources.recovery_access import BranchRecovery
 from txpool.tm.commit.annotations import NOTE, TRACEPARENT
-from txpool.tm.commit.heuristics import recorded_outcome
+from txpool.tm.commit.gone import judged_absent, judged_without_row
 
 _ASKED_AGAIN = "or refused it; recovery asks again"
 
@@ -89,22 +89,13 @@ class RecoveryPass:
         return True
 
     def _judged(self, name: str, record: BranchRecord, outcome: BranchOutcome) -> BranchOutcome:
-        """The outcome of a commit. ABSENT counts as committed: a COMMIT may have been sent before, its answer lost.
-
-        Whether one was, recovery never knows. A person's rollback by hand shows only where the database has evidence.
-        """
+        """The outcome of a commit, also of a branch that is gone."""
         if outcome is BranchOutcome.NO_ROW:
-            # Another recovery manager may have committed it, forgotten the decision, and deleted the row.
-            if self._is_decided(record.xid.gtrid):
-                return BranchOutcome.ROLLED_BACK
-            return recorded_outcome(record.xid, self.log.heuristics()) or BranchOutcome.COMMITTED
+            return judged_without_row(record, partial(self._is_decided, record.xid.gtrid), self.log.heuristics)
         if outcome is not BranchOutcome.ABSENT:
             return outcome
-        if not record.identity:
-            return BranchOutcome.LOST
-        if self.snapshot.listings[name].identity != record.identity:
-            return BranchOutcome.UNKNOWN
-        return recorded_outcome(record.xid, self.snapshot.heuristics) or BranchOutcome.COMMITTED
+        there, heuristics = self.snapshot.listings[name].identity, self.snapshot.heuristics
+        return judged_absent(record, BranchOutcome.COMMITTED, ended_by_another=True, there=there, heuristics=heuristics)
 
     def _is_decided(self, gtrid: str) -> bool:
         """Whether the decision is still there."""

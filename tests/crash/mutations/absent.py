@@ -7,10 +7,10 @@ from dataclasses import replace
 from tests.crash.explorer.scenarios import ASKS_AGAIN, FAILOVER, NO_EVIDENCE, UNTOLD
 from tests.crash.mutating import Edit, Mutation
 
-_COMPLETE = "txpool.tm.commit.coordinator:Coordinator._complete"
-_JUDGED = "txpool.tm.commit.heuristics:judged_absent"
+_COORDINATOR = "txpool.tm.commit.coordinator:Coordinator."
 _PASS = "recovery.scan.recovery_pass:RecoveryPass."
-_PHASE_TWO = "txpool.resources.postgresql.phase_two:PhaseTwoCommand."
+_COMMAND = "txpool.resources.branches.phase_two:PhaseTwoCommand."
+_POSTGRESQL = "txpool.resources.postgresql.phase_two:PostgreSQLPhaseTwo."
 _ROWS = "tests/integration/recovery/test_branch_rows.py::"
 _TESTS = "tests/integration/resources/postgresql/test_absent.py::"
 
@@ -18,14 +18,14 @@ MUTATIONS = (
     Mutation(
         "34",
         "a coordinator takes a branch for committed that its first COMMIT does not find",
-        (Edit(_JUDGED, "return decided if ended_by_recovery and proven else BranchOutcome.LOST", "return decided"),),
+        (Edit("txpool.tm.commit.gone:judged_absent", "if not ended_by_another or not record.identity:", "if False:"),),
         scenario=UNTOLD,
         found="UNREPORTED",
     ),
     Mutation(
         "34b",
         "it does so neither where recovery has fenced it, and committed",
-        (Edit(_JUDGED, "ended_by_recovery = left_to_recovery()", "ended_by_recovery = False"),),
+        (Edit(_COORDINATOR + "_judged", "ended_by_another=self._left_to_recovery()", "ended_by_another=False"),),
         scenario=NO_EVIDENCE,
         found="FALSE: heuristic",
     ),
@@ -34,11 +34,11 @@ MUTATIONS = (
         "the fence is read before the answer",
         (
             Edit(
-                "txpool.tm.commit.coordinator:Coordinator._commit",
+                _COORDINATOR + "_commit",
                 "    self._phase_two_begun = True\n",
                 "    self._phase_two_begun = True\n    self._early = self._fenced()\n",
             ),
-            Edit(_COMPLETE, "self._left_to_recovery,", "lambda: self._early,"),
+            Edit(_COORDINATOR + "_judged", "self._left_to_recovery()", "self._early"),
         ),
         scenario=replace(NO_EVIDENCE, fates=0),
         found="FALSE: heuristic",
@@ -46,13 +46,7 @@ MUTATIONS = (
     Mutation(
         "34d",
         "recovery takes whatever is gone for lost",
-        (
-            Edit(
-                _PASS + "_judged",
-                "return recorded_outcome(record.xid, self.snapshot.heuristics) or BranchOutcome.COMMITTED",
-                "return BranchOutcome.LOST",
-            ),
-        ),
+        (Edit(_PASS + "_judged", "ended_by_another=True", "ended_by_another=False"),),
         scenario=NO_EVIDENCE,
         found="FALSE",
     ),
@@ -76,15 +70,13 @@ MUTATIONS = (
         scenario=replace(FAILOVER, evidence=False),
         found="UNREPORTED",
         test=_TESTS + "test_34_a_standby_that_lacked_the_branch",
-        real=(Edit(_PHASE_TWO + "_outcome_of_absent", "timeline == server.timeline", "server.timeline"),),
+        real=(Edit(_POSTGRESQL + "_is_same_generation", "timeline == self._now.timeline", "True"),),
     ),
     Mutation(
         "34g",
         "an unknown identity proves as much as a known one",
         test=_TESTS + "test_34_without_an_identity_nothing_is_proven",
-        real=(
-            Edit(_PHASE_TWO + "_outcome_of_absent", "if not (self._record.identity and timeline", "if not (timeline"),
-        ),
+        real=(Edit(_COMMAND + "_outcome_by_evidence", "if not record.identity or not proven or", "if not proven or"),),
     ),
     Mutation(
         "34h",
@@ -93,7 +85,7 @@ MUTATIONS = (
         scenario=ASKS_AGAIN,
         found="FALSE: heuristic",
         test=_TESTS + "test_34_after_an_answer_that_was_lost_absent_is_that_answer",
-        real=(Edit(_PHASE_TWO + "finish", "self._answer_lost = True", "pass"),),
+        real=(Edit(_POSTGRESQL + "sent", "raw is None, True", "raw is None, raw is None"),),
     ),
     Mutation(
         "34j",
@@ -107,9 +99,9 @@ MUTATIONS = (
         test=_TESTS + "test_34_a_pooler_that_leads_to_another_server",
         real=(
             Edit(
-                _PHASE_TWO + "_outcome_of_absent",
-                "server = identify(raw.session, self._until)",
-                "server = raw",
+                _POSTGRESQL + "_identity",
+                "self._now = identify(raw.session, self._until)",
+                "self._now = raw",
             ),
         ),
     ),
@@ -117,13 +109,13 @@ MUTATIONS = (
         "34r",
         "a coordinator takes a branch for committed whose row is not there",
         test=_ROWS + "test_a_rollback_by_hand_before_the_commit_is_told",
-        real=(Edit("txpool.tm.commit.heuristics:judged_without_row", "if not completed_by_recovery():", "if False:"),),
+        real=(Edit(_COORDINATOR + "_judged", "self._still_decided", "lambda: False"),),
     ),
     Mutation(
         "34s",
         "recovery does not look whether the decision is still there, once it has found no row",
         test=_ROWS + "test_no_row_is_no_rollback_where_another_recovery_has_deleted_it",
-        real=(Edit(_PASS + "_judged", "if self._is_decided(record.xid.gtrid):", "if True:"),),
+        real=(Edit(_PASS + "_judged", "partial(self._is_decided, record.xid.gtrid)", "lambda: True"),),
     ),
     Mutation(
         "34t",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.crash.mutating import Edit, Mutation
 
 _BRANCH = "txpool.resources.mysql.branch:MySQLBranch."
-_PHASE_TWO = "txpool.resources.mysql.phase_two:PhaseTwoCommand."
+_NAMED = "txpool.resources.branches.branch:BranchNamedAtStart."
+_COMMAND = "txpool.resources.branches.phase_two:PhaseTwoCommand."
+_PHASE_TWO = "txpool.resources.mysql.phase_two:MySQLPhaseTwo."
 _MARKS = "txpool.resources.mysql.marks:"
 _DRIVER = "txpool.resources.mysql.driver:MySQLDriver."
 _PYMYSQL = "txpool.resources.mysql.pymysql.connection:PyMySQLConnection."
@@ -18,7 +20,7 @@ MUTATIONS = (
         "mysql-name",
         "a later name takes the place of the one that XA START has sent",
         test=_ONE + "test_the_first_name_stays_whoever_decides_later",
-        real=(Edit(_BRANCH + "name", 'if getattr(self, "record", None) is None:', "if True:"),),
+        real=(Edit(_NAMED + "name", 'if getattr(self, "record", None) is None:', "if True:"),),
     ),
     Mutation(
         "mysql-ahead",
@@ -54,9 +56,9 @@ MUTATIONS = (
         test=_ONE + "test_prepare_never_arrives",
         real=(
             Edit(
-                _BRANCH + "_roll_back_unanswered",
-                "return _UNKNOWN if outcome in (BranchOutcome.ABSENT, BranchOutcome.LOST) else outcome",
-                "return _ROLLED_BACK",
+                _NAMED + "_roll_back_unanswered",
+                "return _UNKNOWN",
+                "return BranchOutcome.ROLLED_BACK",
             ),
         ),
     ),
@@ -70,7 +72,7 @@ MUTATIONS = (
         "mysql-interrupted-commit",
         "a COMMIT that was interrupted counts as one that was not sent",
         test=_TWO + "test_an_interrupted_commit_may_have_been_sent",
-        real=(Edit(_BRANCH + "_start", "before = self._phase_two is not None", "before = False"),),
+        real=(Edit(_NAMED + "_start", "before = self._phase_two is not None", "before = False"),),
     ),
     Mutation(
         "mysql-one-phase",
@@ -91,9 +93,9 @@ MUTATIONS = (
         test=_TWO + "test_while_its_session_is_connected_nobody_else_can_end_it",
         real=(
             Edit(
-                _PHASE_TWO + "_outcome_of_absent",
-                "self._record.xid in xa.listed(session, self._until):",
-                "False:",
+                _PHASE_TWO + "_is_listed",
+                "return self._record.xid in xa.listed(raw.session, self._until)",
+                "return False",
             ),
         ),
     ),
@@ -103,9 +105,9 @@ MUTATIONS = (
         test=_TWO + "test_a_server_that_was_restored_from_an_older_backup_proves_nothing",
         real=(
             Edit(
-                _PHASE_TWO + "_outcome_of_absent",
-                "if not self._record.identity or not has_generation(session, token, self._until):",
-                "if not self._record.identity:",
+                _PHASE_TWO + "_is_same_generation",
+                "has_generation(raw.session, token, self._until)",
+                "True",
             ),
         ),
     ),
@@ -115,8 +117,8 @@ MUTATIONS = (
         test=_TWO + "test_a_first_commit_that_finds_nothing_is_no_success",
         real=(
             Edit(
-                _PHASE_TWO + "_outcome_of_absent",
-                "return self._verb.outcome if self._answer_lost else BranchOutcome.ABSENT",
+                _COMMAND + "_outcome_by_evidence",
+                "return self._verb.outcome if self._answer_lost and self._was_prepared else BranchOutcome.ABSENT",
                 "return self._verb.outcome",
             ),
         ),
@@ -127,9 +129,9 @@ MUTATIONS = (
         test=_TRANSACTIONS + "test_a_lost_reply_to_commit_is_success_and_no_heuristic",
         real=(
             Edit(
-                _PHASE_TWO + "finish",
-                "        except Exception as error:\n            self._answer_lost = True\n",
-                "        except Exception as error:\n",
+                _COMMAND + "_send_over",
+                "self._answer_lost, True",
+                "self._answer_lost, self._answer_lost",
             ),
         ),
     ),
@@ -139,9 +141,8 @@ MUTATIONS = (
         test=_TWO + "test_a_server_that_refuses_for_now_is_asked_again",
         real=(
             Edit(
-                _PHASE_TWO + "_meaning",
-                'self._log(self._level, f"refused, left to recovery: {answer.error}")\n'
-                "    return BranchOutcome.UNKNOWN",
+                _COMMAND + "_meaning",
+                'self._log(self._level, f"refused, left to recovery: {reply.why}")\n    return _UNKNOWN',
                 "return self._verb.outcome",
             ),
         ),
@@ -152,9 +153,9 @@ MUTATIONS = (
         test=_TWO + "test_a_detached_branch_that_has_only_read",
         real=(
             Edit(
-                _PHASE_TWO + "_meaning",
-                "return BranchOutcome.ROLLED_BACK if self._own else self._verb.outcome",
-                "return BranchOutcome.ROLLED_BACK",
+                _PHASE_TWO + "_receive",
+                "if own else DONE",
+                "",
             ),
         ),
     ),

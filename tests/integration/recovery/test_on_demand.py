@@ -16,7 +16,7 @@ from recovery.orphans import Ballot, Vote
 from tests.support.recovery_site import BOTH, WRITER, Site
 from txpool.datasource import DataSource, opened
 from txpool.errors import OperationalError
-from txpool.on_demand import incarnations
+from txpool.idempotency.on_demand import incarnations
 from txpool.spark.commit.earlier_runs import settle_earlier_runs
 from txpool.tm.manager import get_manager
 from txpool.xid import Xid

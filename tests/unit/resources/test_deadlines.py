@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-import logging
 from time import monotonic
+from typing import Any
 
 import pytest
 
 from txpool.errors import OperationalError
 from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.branches.phase_two import COMMIT, PhaseTwoCommand, PhaseTwoReply
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines, step_until, within_step
-from txpool.resources.phase_two import EndingCommand
 from txpool.xid import make_gtrid, make_xid
 
 RECORD = BranchRecord(make_xid(make_gtrid("etl-1", "k3v9x2m7q4wd", 1), 0, "one"), "one", "")
 
 
-class Command(EndingCommand):
+class Command(PhaseTwoCommand):
     """Waits for nothing, and tells until when it would have waited."""
 
     def __init__(self, deadlines: Deadlines) -> None:
-        super().__init__(RECORD, "commit", deadlines, level=logging.INFO)
+        super().__init__(RECORD, COMMIT, None, deadlines)
 
-    def finish(self) -> BranchOutcome:
-        self._set_deadline()
+    def run(self) -> BranchOutcome:
         return BranchOutcome.UNKNOWN
+
+    def _send(self, raw: Any) -> None: ...
+
+    def _receive(self, raw: Any) -> PhaseTwoReply:
+        raise NotImplementedError
+
+    def _identity(self, raw: Any) -> str:
+        return ""
+
+    def _is_same_generation(self, raw: Any) -> bool:
+        return False
+
+    def _why_unproven(self) -> str:
+        return ""
+
+    @staticmethod
+    def can_send(raw: Any) -> bool:
+        return True
 
     def waits_until(self) -> float | None:
         self.finish()

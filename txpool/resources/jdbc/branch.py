@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from enum import Enum
 from time import monotonic
 from typing import Any, Final
 
 from txpool import failpoints
-from txpool.errors import TransactionRolledBack, translate
-from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Refused, Role
+from txpool.resources.base import BranchOutcome, PrepareLocation, PrepareVote, Refused
+from txpool.resources.branches.branch import ENDED, LOST, PREPARED, REFUSED, SENT, UNSENT, BranchNamedAtStart
+from txpool.resources.branches.phase_two import PhaseTwoVerb
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.jdbc.databases.database import EndedUnseen
-from txpool.resources.jdbc.phase_two import PhaseTwoCommand
-from txpool.resources.local import LocalTransaction
-from txpool.resources.phase_two import PhaseTwoVerb
-from txpool.xid import Xid
-
-logger = logging.getLogger("txpool")
-
+from txpool.resources.jdbc.phase_two import JdbcPhaseTwo
 
 #: Seconds after PREPARE from which on it is asked first whether the session is still there: a server may have ended one
 #: that was silent, and somebody else its branch.
@@ -27,49 +20,27 @@ _MAY_BE_GONE_AFTER: Final = 1.0
 _PING_SECONDS: Final = 5.0
 
 
-class _PrepareState(Enum):
-    """The state of a branch's PREPARE."""
-
-    UNSENT = "unsent"
-    SENT = "sent"  #: sent, and its answer not noted
-    PREPARED = "prepared"
-    REFUSED = "refused"  #: nothing is prepared, nor ever will be
-    LOST = "lost"  #: nobody knows: the branch may appear prepared later
-    ENDED = "ended"
-
-
-class JdbcBranch(LocalTransaction):
+class JdbcBranch(BranchNamedAtStart):
     """A branch on one raw connection, whose session is nobody else's until it has ended."""
 
-    role = Role.PREPARED
-    #: Set by `name`.
-    record: BranchRecord
+    command = JdbcPhaseTwo
 
     def __init__(
         self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES, *, file: str = ""
     ) -> None:
         super().__init__(datasource, driver, raw, deadlines)
         self._file = file
-        self._prepare = _PrepareState.UNSENT
         self._vote = PrepareVote.COMMIT
         self._prepared_at = 0.0
         self._failure: BaseException | None = None
-        self._phase_two: PhaseTwoCommand | None = None
-        raw.xid = None
 
     @property
     def idle(self) -> bool:
-        return self._prepare is _PrepareState.UNSENT and not self._raw.started and not self._ended_commands
+        return self._prepare is UNSENT and not self._raw.started and not self._ended_commands
 
     @property
     def location(self) -> PrepareLocation:
         return PrepareLocation(self.datasource, self._raw.identity, self._raw.role, self._file)
-
-    def name(self, xid: Xid) -> None:
-        """The first name stays: START has it. It says that the log decides."""
-        if getattr(self, "record", None) is None:
-            self._raw.xid = xid
-            self.record = BranchRecord(xid, self.datasource, self._raw.identity)
 
     # -- phase one ----------------------------------------------------------------------------------------------
 
@@ -87,7 +58,7 @@ class JdbcBranch(LocalTransaction):
         except Refused as refusal:
             raise self._rollback_vote(str(refusal)) from refusal.__cause__
         self._failure = None
-        self._prepare = _PrepareState.SENT
+        self._prepare = SENT
         until = self._deadlines.before_decision()
         try:
             self._wait_until(until)
@@ -95,19 +66,18 @@ class JdbcBranch(LocalTransaction):
             self.record = self.record._replace(evidence=found.evidence)
             self._vote = found.vote
             raw.holds_branch = raw.database.keeps_open
-            self._prepare = _PrepareState.PREPARED
+            self._prepare = PREPARED
             self._prepared_at = monotonic()
             self._wait_until(None)
         except Refused as refusal:
-            self._prepare = _PrepareState.REFUSED
+            self._prepare = REFUSED
             raw.ended_unseen = isinstance(refusal, EndedUnseen) and raw.failed is None
             self._failure = self._rollback_vote(str(refusal))
             self._failure.__cause__ = refusal.__cause__
         except Exception as error:
-            if self._prepare is _PrepareState.SENT:
-                self._prepare = _PrepareState.LOST
-                translate(error)
-                error.add_note(f"datasource {self.datasource} voted to roll back {gtrid}")
+            if self._prepare is SENT:
+                self._prepare = LOST
+                self._note_rollback_vote(error)
                 self._failure = error
         if failpoints.armed:
             failpoints.hit("branch.prepare-sent")
@@ -116,11 +86,11 @@ class JdbcBranch(LocalTransaction):
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if self._prepare is not _PrepareState.PREPARED:
-            self._prepare = _PrepareState.LOST
+        if self._prepare is not PREPARED:
+            self._prepare = LOST
             raise self._rollback_vote("the answer to PREPARE was lost in an interrupt")
         if self._vote is PrepareVote.READ_ONLY:
-            self._left()
+            self._left(BranchOutcome.COMMITTED)
         elif self.record.xid.task is not None:
             # Another process ends it, which some servers allow only once this session is gone.
             self._driver.close(self._raw)
@@ -131,59 +101,20 @@ class JdbcBranch(LocalTransaction):
         if raw.database.has_network_timeout and not raw.lost:
             raw.set_network_timeout(None if until is None else max(until - monotonic(), 0.1))
 
-    def _rollback_vote(self, why: str) -> TransactionRolledBack:
-        gtrid = self.record.xid.gtrid
-        return TransactionRolledBack(
-            f"datasource {self.datasource} voted to roll back {gtrid}: {why}", gtrid=gtrid, datasource=self.datasource
-        )
-
     # -- phase two ----------------------------------------------------------------------------------------------
 
-    def start_commit(self) -> None:
-        self._start(PhaseTwoVerb.COMMIT)
-
-    def await_commit(self) -> BranchOutcome:
-        return self._finish(PhaseTwoVerb.COMMIT)
-
-    def start_rollback(self) -> None:
-        """Roll back if the branch is prepared; in any other state `await_rollback` does the work."""
-        if self._prepare is _PrepareState.PREPARED and self._vote is PrepareVote.COMMIT:
-            self._start(PhaseTwoVerb.ROLLBACK)
-
-    def await_rollback(self) -> BranchOutcome:
-        if self._prepare is _PrepareState.SENT:
-            self._prepare = _PrepareState.LOST  # interrupted: its answer was not noted
-        if self._prepare is _PrepareState.PREPARED:
-            if self._vote is PrepareVote.READ_ONLY:
-                self._left()
-                return BranchOutcome.ROLLED_BACK
-            return self._finish(PhaseTwoVerb.ROLLBACK)
-        if self._prepare is _PrepareState.LOST:
-            return self._roll_back_unanswered()
-        return self.rollback()
-
     def _start(self, verb: PhaseTwoVerb) -> None:
+        if self._vote is PrepareVote.READ_ONLY:
+            return
         if monotonic() > self._prepared_at + _MAY_BE_GONE_AFTER and not self._raw.lost:
             try:
                 self._raw.ping(_PING_SECONDS)
             except Exception:  # so what comes is not sent over it, and no answer of it can be lost
                 self._raw.abort()
-        # One that was started before, and interrupted, may have been executed.
-        before = self._phase_two is not None
-        self._phase_two = PhaseTwoCommand(self.record, verb, self._driver, self._deadlines, answer_lost=before)
-        self._phase_two.start(self._raw, own=True)
+        super()._start(verb)
 
     def _finish(self, verb: PhaseTwoVerb) -> BranchOutcome:
-        if self._phase_two is None:
-            self._start(verb)
-        assert self._phase_two is not None  # noqa: S101 - _start has just made it
-        outcome = self._phase_two.finish()
-        if outcome is BranchOutcome.UNKNOWN or self._raw.lost:
-            self._prepare = _PrepareState.ENDED
-            self._driver.close(self._raw)
-        else:
-            self._left()
-        return outcome
+        return self._left(verb.outcome) if self._vote is PrepareVote.READ_ONLY else super()._finish(verb)
 
     @property
     def remembers_end(self) -> bool:
@@ -193,27 +124,17 @@ class JdbcBranch(LocalTransaction):
         if self._phase_two is not None:
             self._phase_two.forget_end()
 
-    def _left(self) -> None:
-        """Note that the session has left the branch."""
-        raw = self._raw
-        self._prepare = _PrepareState.ENDED
-        raw.holds_branch = False
-        raw.xid = None
-        raw.left()
+    def _leave(self) -> None:
+        self._raw.holds_branch = False
+        super()._leave()
         try:
-            raw.autocommit = False
+            self._raw.autocommit = False
         except Exception:
-            self._driver.close(raw)
+            self._driver.close(self._raw)
 
     def _roll_back_unanswered(self) -> BranchOutcome:
-        """Roll back what PREPARE may have left prepared. UNKNOWN where the branch is absent: it may still appear."""
         self._raw.holds_branch = False
-        self._driver.close(self._raw)
-        command = self._phase_two = PhaseTwoCommand(self.record, PhaseTwoVerb.ROLLBACK, self._driver, self._deadlines)
-        outcome = command.run()
-        if outcome in (BranchOutcome.ABSENT, BranchOutcome.LOST) and not command.remembered:
-            return BranchOutcome.UNKNOWN
-        return outcome
+        return super()._roll_back_unanswered()
 
     # -- alone, or not prepared ---------------------------------------------------------------------------------
 
@@ -240,12 +161,11 @@ class JdbcBranch(LocalTransaction):
             self.failure = error
             self._driver.close(raw)
             return BranchOutcome.UNKNOWN
-        self._left()
-        return BranchOutcome.COMMITTED
+        return self._left(BranchOutcome.COMMITTED)
 
     def rollback(self) -> BranchOutcome:
         """Roll back what is not prepared: the database does so by itself where the session is lost."""
-        if self._prepare is _PrepareState.ENDED:
+        if self._prepare is ENDED:
             return BranchOutcome.ROLLED_BACK
         outcome = super().rollback()
         self._raw.xid = None

@@ -87,12 +87,13 @@ class Jdbc(ResourceManager):
         return JdbcBranch(datasource, driver, raw, deadlines, file=file)
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
-        from txpool.resources.jdbc.adopted import JdbcPhaseTwo
+        from txpool.resources.branches.adopted import PhaseTwoConnection
+        from txpool.resources.jdbc.phase_two import JdbcPhaseTwo
 
-        return JdbcPhaseTwo(driver, deadlines)
+        return PhaseTwoConnection(JdbcPhaseTwo, driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
-        from txpool.resources.jdbc.adopted import JdbcBranchRecovery
+        from txpool.resources.jdbc.recovery import JdbcBranchRecovery
 
         user = settings.user if recovery and settings.recovery_user else None
         return JdbcBranchRecovery(self.make_driver(settings, recovery=recovery), user)

@@ -81,9 +81,10 @@ class MySQL(ResourceManager):
         return _branch_class()(datasource, driver, raw, deadlines)  # type: ignore[arg-type]
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
-        from txpool.resources.mysql.adopted import MySQLPhaseTwo
+        from txpool.resources.branches.adopted import PhaseTwoConnection
+        from txpool.resources.mysql.phase_two import MySQLPhaseTwo
 
-        return MySQLPhaseTwo(driver, deadlines)
+        return PhaseTwoConnection(MySQLPhaseTwo, driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
         from txpool.resources.mysql.recovery import MySQLBranchRecovery

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from txpool.resources.adopted import RecoveryOverOneConnection
+from txpool.resources.branches.adopted import RecoveryOverOneConnection
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.adopted import MySQLPhaseTwo
-from txpool.resources.mysql.phase_two import evidence_of
+from txpool.resources.mysql.phase_two import MySQLPhaseTwo, evidence_of
 from txpool.resources.recovery_access import PreparedBranch
 
 
@@ -18,7 +17,7 @@ class MySQLBranchRecovery(RecoveryOverOneConnection):
     The server lists the branches of all its databases, and does not tell who has prepared them.
     """
 
-    _connection = MySQLPhaseTwo
+    command = MySQLPhaseTwo
 
     def identity(self) -> str:
         with closing(self._driver.connect()) as raw:

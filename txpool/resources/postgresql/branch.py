@@ -5,26 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from enum import Enum
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 from psycopg.pq.abc import PGresult
 
 from txpool import failpoints
-from txpool.errors import TransactionRolledBack, described, translate
-from txpool.resources.base import (
-    BranchOutcome,
-    BranchRecord,
-    PrepareLocation,
-    PrepareVote,
-    ReadOnlyCheck,
-    Role,
-)
+from txpool.errors import described
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote, ReadOnlyCheck
 from txpool.resources.branch_rows import RowsDriver, RowsQueue, without_row
+from txpool.resources.branches.branch import LOST, PREPARED, REFUSED, SENT, UNSENT, YES, XABranch
+from txpool.resources.branches.phase_two import COMMIT, ROLLBACK, PhaseTwoVerb
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.local import LocalTransaction
-from txpool.resources.postgresql.phase_two import NO_XID, PhaseTwoCommand, PhaseTwoVerb
+from txpool.resources.postgresql.phase_two import NO_XID, PostgreSQLPhaseTwo
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.libpq import (
     ACTIVE,
@@ -45,31 +39,18 @@ _OWNER = qualified("select owner::text, database::text from pg_prepared_xacts wh
 _PREPARE = qualified("select pg_current_xact_id_if_assigned(); prepare transaction ")
 
 
-class _PrepareState(Enum):
-    """The state of a branch's PREPARE."""
-
-    UNSENT = "unsent"
-    SENT = "sent"  #: sent, and its answer not read
-    PREPARED = "prepared"
-    REFUSED = "refused"  #: nothing is prepared, nor ever will be
-    LOST = "lost"  #: the session was lost before the answer: the branch may appear prepared later
-
-
-# Names of their own: Python 3.11 calls a function for each member that is read from an Enum.
-UNSENT, SENT, PREPARED, REFUSED, LOST = _PrepareState
-_YES, _COMMIT = PrepareVote.COMMIT, PhaseTwoVerb.COMMIT
+# The answers to the commands of phase two.
+_COMMITTED, _ROLLED_BACK = b"COMMIT PREPARED", b"ROLLBACK PREPARED"
 _NO_EVIDENCE: Mapping[str, str] = {}
 _new = tuple.__new__
 
 
-class PostgreSQLBranch(LocalTransaction):
+class PostgreSQLBranch(XABranch):
     """A branch in a PostgreSQL database, on one raw connection of the driver `psycopg`."""
 
-    __slots__ = ("_begun", "_evidence", "_prepare", "_quoted", "_row", "_sent", "_until", "_xid", "rows_queue")
+    __slots__ = ("_begun", "_quoted", "_row", "_sent", "_until")
 
-    role = Role.PREPARED
-    #: Set by `name`: its xid, that as an SQL literal, and the statement that writes its row, or nothing.
-    _xid: Xid
+    #: Set by `name`: its xid as an SQL literal, and the statement that writes its row, or nothing.
     _quoted: str
     _row: str
     #: Set with `_begun`: whether the command could be sent, and when to stop waiting for its answer.
@@ -80,7 +61,7 @@ class PostgreSQLBranch(LocalTransaction):
         """Errors: as `BranchRows.evidence`, where it writes a row before its PREPARE."""
         LocalTransaction.__init__(self, datasource, driver, raw, deadlines)  # super() costs more than all the rest here
         self._prepare = UNSENT
-        self._evidence: Mapping[str, str] = _NO_EVIDENCE  #: Set by the answer to PREPARE.
+        self._evidence = _NO_EVIDENCE  # until PREPARE is answered
         #: What deletes its row; None where it writes none.
         self.rows_queue: RowsQueue | None = driver.rows_queue
         if self.rows_queue is not None:
@@ -94,11 +75,6 @@ class PostgreSQLBranch(LocalTransaction):
 
     def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
         return None if self._raw.wrote else super().read_only_check(committing=committing)
-
-    @property
-    def location(self) -> PrepareLocation:
-        location: PrepareLocation = self._raw.location
-        return location
 
     @property
     def record(self) -> BranchRecord:
@@ -144,7 +120,7 @@ class PostgreSQLBranch(LocalTransaction):
         results = session.results
         if results and results[-1].command_status == b"PREPARE TRANSACTION":
             self._prepare = PREPARED
-            return _YES
+            return YES
         raise self._refused(results)
 
     def _keep_evidence(self, results: list[PGresult]) -> None:
@@ -188,51 +164,13 @@ class PostgreSQLBranch(LocalTransaction):
                     "server has to roll it back"
                 )
 
-    def _rollback_vote(self, why: str) -> TransactionRolledBack:
-        gtrid = self._xid.gtrid
-        return TransactionRolledBack(
-            f"datasource {self.datasource} voted to roll back {gtrid}: {why}",
-            gtrid=gtrid,
-            datasource=self.datasource,
-        )
-
-    def _note_rollback_vote(self, error: psycopg.Error) -> None:
-        translate(error)
-        error.add_note(f"datasource {self.datasource} voted to roll back {self._xid.gtrid}")
-
     # -- phase two ----------------------------------------------------------------------------------------------
 
-    def start_commit(self) -> None:
-        self._start(_COMMIT)
-
-    def await_commit(self) -> BranchOutcome:
-        return self._finish(_COMMIT)
-
-    def start_rollback(self) -> None:
-        """Send ROLLBACK PREPARED if the branch is prepared; in any other state `await_rollback` does the work."""
-        if self._prepare is PREPARED:
-            self._start(PhaseTwoVerb.ROLLBACK)
-
-    def await_rollback(self) -> BranchOutcome:
-        if self._prepare is SENT:
-            try:
-                self.await_prepare()
-            except Exception as error:
-                logger.info("%s", described(error))
-            if self._prepare is SENT:  # interrupted once more
-                self._prepare = LOST
-        if self._prepare is PREPARED:
-            return self._finish(PhaseTwoVerb.ROLLBACK)
-        if self._prepare is LOST:
-            return self._roll_back_unanswered()
-        return self.rollback()
-
     def _start(self, verb: PhaseTwoVerb) -> None:
-        """Send the command over the branch's own connection, without waiting."""
         self._begun, self._sent = verb, False
         self._until = self._deadlines.after_decision()
         try:
-            self._raw.session.send(verb.sql + self._quoted)
+            self._raw.session.send(f"{verb.word} prepared {self._quoted}")
             self._sent = True
         except psycopg.Error as error:
             logger.debug("%s", described(error))  # `_finish` tries again
@@ -240,30 +178,27 @@ class PostgreSQLBranch(LocalTransaction):
             failpoints.hit(verb.failpoint)
 
     def _finish(self, verb: PhaseTwoVerb) -> BranchOutcome:
-        """Wait for the outcome. What the expected answer does not tell, a `PhaseTwoCommand` finds out."""
+        """What the expected answer does not tell, a `PostgreSQLPhaseTwo` finds out."""
         if self._begun is not verb:
             self._start(verb)
         if self._sent:
             try:
                 results = self._raw.session.receive(self._until)
-                if len(results) == 1 and results[0].command_status == verb.tag:
+                if len(results) == 1 and results[0].command_status == (_COMMITTED if verb is COMMIT else _ROLLED_BACK):
                     return verb.outcome
             except psycopg.Error as error:
                 logger.debug("%s", described(error))  # the command meets it again
-        command = PhaseTwoCommand(self.record, verb, cast(RowsDriver, self._driver), self._deadlines)
+        command = PostgreSQLPhaseTwo(self.record, verb, self._driver, self._deadlines)
         return command.sent(self._raw if self._sent else None, self._until).finish()
 
     def _roll_back_unanswered(self) -> BranchOutcome:
-        """Roll back what PREPARE may have left prepared, where its answer was lost."""
         session: Session = self._raw.session
         if session.status == ACTIVE:
             return BranchOutcome.UNKNOWN  # the server hangs: another command would hang as well
         # Without the evidence that it wrote nothing: the branch may still appear prepared.
         evidence = {} if self._evidence.get("xid") == NO_XID else without_row(self._evidence)
         record = self.record._replace(evidence=evidence)
-        command = PhaseTwoCommand(
-            record, PhaseTwoVerb.ROLLBACK, cast(RowsDriver, self._driver), self._deadlines, was_prepared=False
-        )
+        command = PostgreSQLPhaseTwo(record, ROLLBACK, self._driver, self._deadlines, was_prepared=False)
         answered = session.is_alive() and session.status == IDLE
         if answered:
             command.start(self._raw)

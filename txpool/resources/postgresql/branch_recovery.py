@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from typing import Any
 
-from txpool.resources.adopted import RecoveryOverOneConnection
+from txpool.resources.branches.adopted import RecoveryOverOneConnection
 from txpool.resources.driver import Driver
-from txpool.resources.postgresql.adopted import PostgreSQLPhaseTwo
+from txpool.resources.postgresql.phase_two import PostgreSQLPhaseTwo
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.recovery_access import PreparedBranch, PreparedSlots
 from txpool.xid import parse
@@ -51,7 +51,7 @@ class PostgreSQLBranchRecovery(RecoveryOverOneConnection):
     is not known. `owners` are the roles of prepared.owners, whose branches are ours as well.
     """
 
-    _connection = PostgreSQLPhaseTwo
+    command = PostgreSQLPhaseTwo
 
     def __init__(
         self, datasource: str, driver: Driver, *, user: str | None = None, owners: Collection[str] = ()

@@ -104,9 +104,10 @@ class PostgreSQL(ResourceManager):
         return _branch_class()(datasource, driver, raw, deadlines)  # type: ignore[arg-type]
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
-        from txpool.resources.postgresql.adopted import PostgreSQLPhaseTwo
+        from txpool.resources.branches.adopted import PhaseTwoConnection
+        from txpool.resources.postgresql.phase_two import PostgreSQLPhaseTwo
 
-        return PostgreSQLPhaseTwo(driver, deadlines)
+        return PhaseTwoConnection(PostgreSQLPhaseTwo, driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
         from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery

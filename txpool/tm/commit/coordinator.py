@@ -41,7 +41,8 @@ from txpool.resources.base import (
     forget_ends,
 )
 from txpool.tm.commit.annotations import with_annotations
-from txpool.tm.commit.heuristics import judged_absent, judged_without_row, outcome_of, record_heuristics
+from txpool.tm.commit.gone import judged_absent, judged_without_row
+from txpool.tm.commit.heuristics import outcome_of, record_heuristics
 from txpool.tm.commit.one_phase import commit_participant
 from txpool.tm.commit.phase import (
     COMMIT,
@@ -434,14 +435,8 @@ class Coordinator:
         for branch, answer in self._outcomes.items():
             outcome = answer
             if answer is not decided:
-                if answer is _ABSENT:
-                    outcome = self._outcomes[branch] = judged_absent(
-                        branch, decided, self._left_to_recovery, self._log_failure
-                    )
-                elif answer is _NO_ROW:
-                    outcome = self._outcomes[branch] = judged_without_row(
-                        branch, self._completed_by_recovery, self._required_log().heuristics, self._log_failure
-                    )
+                if answer is _ABSENT or answer is _NO_ROW:
+                    outcome = self._outcomes[branch] = self._judged(branch, answer)  # type: ignore[arg-type]
                 if outcome is not decided:
                     self._unanimous = False
             if found.setdefault(branch.datasource, outcome) is decided:  # perhaps of another branch there
@@ -509,19 +504,32 @@ class Coordinator:
     def _fenced(self) -> bool:
         return self._required_log().is_fenced(split_gtrid(self._request.gtrid).incarnation)
 
+    def _judged(self, branch: Branch, answer: BranchOutcome) -> BranchOutcome:
+        """The outcome of a branch that is gone, which no marked one is.
+
+        LOST if it cannot be found out whether recovery has ended it.
+        """
+        try:
+            if answer is _ABSENT:
+                return judged_absent(branch.record, self._decided, ended_by_another=self._left_to_recovery())
+            return judged_without_row(branch.record, self._still_decided, self._required_log().heuristics)
+        except BaseException as error:
+            self._log_failure(error)
+            return _LOST
+
     def _left_to_recovery(self) -> bool:
         """Whether recovery may have ended its branches as decided: it is fenced, or was kept from deciding for ever."""
         if self._fenced():
             return True
         return self._decided is _ROLLED_BACK and (self._aborted or self.gtrid in self._required_log().aborted())
 
-    def _completed_by_recovery(self) -> bool:
-        """Whether recovery has ended every branch, so that it has forgotten the decision, and deleted rows."""
+    def _still_decided(self) -> bool:
+        """Whether the decision is there: recovery may have ended every branch, forgotten it, and deleted the rows."""
         if not self._fenced():
-            return False
+            return True
         if self._marked is not None:
-            return not self._marked.is_decided(self.gtrid)
-        return self.gtrid not in self._required_log().decisions()
+            return self._marked.is_decided(self.gtrid)
+        return self.gtrid in self._required_log().decisions()
 
     def _decision_store(self) -> DecisionStore:
         return self._marked or self._log or self._required_log()

@@ -12,11 +12,10 @@ from tests.conftest import Databases
 from tests.support.jdbc_places import KINDS, JdbcPlaces
 from txpool import failpoints
 from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.branches.phase_two import Ended, PhaseTwoReply, PhaseTwoVerb
 from txpool.resources.jdbc import codes, jvm
-from txpool.resources.jdbc.databases.database import Answer, Ended
 from txpool.resources.jdbc.databases.derby import Derby
 from txpool.resources.jdbc.errors import OperationalError
-from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def test_what_a_code_says(
     jdbc_jars: Jars, verb: PhaseTwoVerb, code: int, ended: Ended, outcome: BranchOutcome | None
 ) -> None:
     jvm.started(jdbc_jars.derby)
-    answer: Answer = Derby().finish(Answers(code), RECORD, verb, own=True)
+    answer: PhaseTwoReply = Derby().finish(Answers(code), RECORD, verb, own=True)
     assert answer.ended is ended
     assert codes.name_of(code) in answer.why
     if outcome is not None:

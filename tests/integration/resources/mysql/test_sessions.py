@@ -17,9 +17,9 @@ from tests.support.mysql_proxy import Fault
 from tests.support.waiting import until
 from txpool.config.secrets import Secret
 from txpool.resources.base import BranchOutcome
-from txpool.resources.mysql.phase_two import PhaseTwoCommand
+from txpool.resources.branches.phase_two import PhaseTwoVerb
+from txpool.resources.mysql.phase_two import MySQLPhaseTwo
 from txpool.resources.mysql.session import changes_session, text_of
-from txpool.resources.phase_two import PhaseTwoVerb
 
 #: What a session has, as far as these tests change it.
 STATE = "select @a, @@sql_mode <> '', database(), current_user(), @@character_set_client, @@collation_connection"
@@ -262,7 +262,7 @@ def test_an_interrupt_while_another_connection_ends_a_branch_is_raised(
 
     monkeypatch.setattr(managed.driver, "connect", connect_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
-        PhaseTwoCommand(branch.record, PhaseTwoVerb.COMMIT, managed.driver).run()
+        MySQLPhaseTwo(branch.record, PhaseTwoVerb.COMMIT, managed.driver).run()
 
 
 def test_the_reason_why_a_branch_was_left_is_the_real_one(managed: BranchDatabase) -> None:
@@ -271,7 +271,7 @@ def test_the_reason_why_a_branch_was_left_is_the_real_one(managed: BranchDatabas
     branch = managed.prepared_branch()
     managed.kill()
     proxy.fail_at(b"xa commit", Fault.CUT_AFTER)
-    command = PhaseTwoCommand(branch.record, PhaseTwoVerb.COMMIT, driver)
+    command = MySQLPhaseTwo(branch.record, PhaseTwoVerb.COMMIT, driver)
     assert command.run() is BranchOutcome.UNKNOWN
     assert "2013" in command.failure
 

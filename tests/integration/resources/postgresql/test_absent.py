@@ -17,9 +17,10 @@ from tests.support.failing_over import FailingOver
 from tests.support.waiting import until
 from txpool.config.secrets import Secret
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
-from txpool.resources.postgresql.adopted import PostgreSQLPhaseTwo
+from txpool.resources.branches.adopted import PhaseTwoConnection
+from txpool.resources.branches.phase_two import PhaseTwoVerb
 from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
-from txpool.resources.postgresql.phase_two import PhaseTwoCommand, PhaseTwoVerb
+from txpool.resources.postgresql.phase_two import PostgreSQLPhaseTwo
 
 OUTCOMES = {"commit": BranchOutcome.COMMITTED, "rollback": BranchOutcome.ROLLED_BACK}
 
@@ -118,7 +119,7 @@ def test_34_where_prepare_was_not_answered_an_earlier_rollback_may_have_come_bef
 ) -> None:
     record = world.prepared_branch().record
     by_hand(world, "rollback", record)
-    command = PhaseTwoCommand(record, PhaseTwoVerb.ROLLBACK, world.driver, was_prepared=was_prepared)
+    command = PostgreSQLPhaseTwo(record, PhaseTwoVerb.ROLLBACK, world.driver, was_prepared=was_prepared)
     with without_status(world):
         outcome = command.sent(None, None).finish()
     assert outcome is (BranchOutcome.ROLLED_BACK if was_prepared else BranchOutcome.ABSENT)
@@ -128,7 +129,7 @@ def test_34_adopted_branches_answer_alike(world: BranchDatabase) -> None:
     records = [world.prepared_branch(f"insert into work values ({number})").record for number in range(3)]
     by_hand(world, "rollback", records[1])
     with without_status(world):
-        shared = PostgreSQLPhaseTwo(world.driver)
+        shared = PhaseTwoConnection(PostgreSQLPhaseTwo, world.driver)
         branches = [shared.branch(record) for record in records]
         for branch in branches:
             branch.start_commit()
@@ -140,7 +141,7 @@ def test_34_adopted_branches_answer_alike(world: BranchDatabase) -> None:
 def test_34_an_adopted_branch_whose_answer_is_lost_has_committed(world: BranchDatabase) -> None:
     record = world.prepared_branch().record
     with without_status(world):
-        shared = PostgreSQLPhaseTwo(world.driver)
+        shared = PhaseTwoConnection(PostgreSQLPhaseTwo, world.driver)
         branch = shared.branch(record)
         branch.start_commit()
         until(lambda: not world.databases.prepared())

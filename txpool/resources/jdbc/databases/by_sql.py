@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from txpool.errors import described
 from txpool.resources.base import BranchRecord, Refused
-from txpool.resources.jdbc.databases.database import Answer, Database, Ended, Vote
-from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.resources.branches.phase_two import DONE, Ended, PhaseTwoReply, PhaseTwoVerb
+from txpool.resources.jdbc.databases.database import Database, Vote
 from txpool.xid import Xid
 
 
@@ -54,7 +54,7 @@ class DatabaseBySQL(Database):
         """Whether something was done for the statement to succeed when it is sent again."""
         return False
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         if not own or self.ends_outside:
             raw.autocommit = True
         for again in (True, False):
@@ -65,13 +65,13 @@ class DatabaseBySQL(Database):
                 if raw.lost:
                     raise
                 if self.is_gone(error):
-                    return Answer(Ended.GONE, described(error))
+                    return PhaseTwoReply(Ended.GONE, described(error))
                 if not again or not self.remedy(raw, record, error):
                     return self.refusal(error)
             else:
                 break
-        return Answer(Ended.DONE)
+        return DONE
 
-    def refusal(self, error: Exception) -> Answer:
+    def refusal(self, error: Exception) -> PhaseTwoReply:
         """What any other error of the statement means."""
-        return Answer(Ended.REFUSED, str(error))
+        return PhaseTwoReply(Ended.REFUSED, str(error))

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote, Refused
+from txpool.resources.branches.phase_two import DONE, Ended, PhaseTwoReply, PhaseTwoVerb
 from txpool.resources.jdbc import codes, jvm
-from txpool.resources.jdbc.databases.database import GENERATION, Answer, Database, Ended, EndedUnseen, Vote
+from txpool.resources.jdbc.databases.database import GENERATION, Database, EndedUnseen, Vote
 from txpool.resources.jdbc.errors import ConnectionLost, OperationalError, call, from_java
 from txpool.resources.jdbc.xid import java_xid, key_of, xid_of
-from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid
 
@@ -136,7 +136,7 @@ class DatabaseByXA(Database):
                 raise Refused(f"the database refused to commit: {error}") from error
             raise
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         xid = java_xid(record.xid)
         try:
             if verb is PhaseTwoVerb.COMMIT:
@@ -145,22 +145,22 @@ class DatabaseByXA(Database):
                 xa_call(raw.xa.rollback, xid)
         except XaError as error:
             return self._meaning(error, verb, own=own)
-        return Answer(Ended.DONE)
+        return DONE
 
-    def _meaning(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+    def _meaning(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         if error.code == codes.XAER_NOTA:
-            return Answer(Ended.GONE, str(error))
+            return PhaseTwoReply(Ended.GONE, str(error))
         if error.code in codes.HEURISTIC:
-            return Answer(Ended.BY_ITSELF, str(error), codes.HEURISTIC[error.code], remembered=True)
+            return PhaseTwoReply(Ended.BY_ITSELF, str(error), codes.HEURISTIC[error.code], remembered=True)
         if error.code in codes.ROLLED_BACK:
             return self.rolled_back(error, verb, own=own)
         if error.code in codes.NOT_NOW:
-            return Answer(Ended.REFUSED, str(error))
+            return PhaseTwoReply(Ended.REFUSED, str(error))
         raise error  # the session is not to be believed: what became of the branch is found out by another
 
-    def rolled_back(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+    def rolled_back(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         """What XA_RB* means, as the answer to the end of a prepared branch."""
-        return Answer(Ended.BY_ITSELF, str(error), BranchOutcome.ROLLED_BACK)
+        return PhaseTwoReply(Ended.BY_ITSELF, str(error), BranchOutcome.ROLLED_BACK)
 
     def forget(self, raw: Any, xid: Xid) -> None:
         xa_call(raw.xa.forget, java_xid(xid))

@@ -8,38 +8,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote, Refused
-from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.resources.branches.phase_two import PhaseTwoReply, PhaseTwoVerb
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import OTHER, SqlDialect
 from txpool.xid import Xid
 
 if TYPE_CHECKING:
     from txpool.resources.marks import Marks
-
-
-class Ended(Enum):
-    """What a database has answered to the command that ends a prepared branch."""
-
-    DONE = "done"
-    GONE = "gone"  #: there is no such branch, for this session
-    BY_ITSELF = "by itself"  #: the database had ended it by itself
-    REFUSED = "refused"  #: the branch is as it was, for all that is known
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a command that ends a branch. A lost connection is an exception, and no answer."""
-
-    ended: Ended
-    why: str = ""
-    #: How it had ended by itself.
-    outcome: BranchOutcome = BranchOutcome.UNKNOWN
-    #: The database remembers that, until `Database.forget`.
-    remembered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +134,8 @@ class Database(ABC):
         """Commit a branch that is not prepared. `Refused` is definite, any other error leaves it unknown."""
 
     @abstractmethod
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> Answer:
-        """Commit or roll back a prepared branch; `own` where this session has prepared it. Errors: no answer."""
+    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+        """Commit or roll back a prepared branch; `own` where this session has prepared it. Errors: no reply."""
 
     def forget(self, raw: Any, xid: Xid) -> None:  # noqa: B027 - most remember nothing
         """Let the database forget a branch that it had ended by itself. The driver's error."""

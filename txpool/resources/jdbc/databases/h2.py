@@ -19,12 +19,12 @@ from typing import Any, Final
 from txpool.errors import described
 from txpool.locks import Lock
 from txpool.resources.base import BranchRecord, Refused
+from txpool.resources.branches.phase_two import Ended, PhaseTwoReply, PhaseTwoVerb
 from txpool.resources.jdbc.databases import own_tables
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
-from txpool.resources.jdbc.databases.database import GENERATION, Answer, Ended, EndedUnseen, Server, Vote, is_program
+from txpool.resources.jdbc.databases.database import GENERATION, EndedUnseen, Server, Vote, is_program
 from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import H2Marks
-from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import H2 as H2_SQL
 from txpool.xid import Xid, parse
@@ -145,7 +145,7 @@ class H2(DatabaseBySQL):
         raw.in_transaction = False
         return Vote(evidence={GENERATION: raw.generation} if raw.generation else {})
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         if not raw.is_served:
             with _ending:
                 return self._finish_alone(raw, record, verb, own=own)
@@ -157,16 +157,16 @@ class H2(DatabaseBySQL):
         except Exception as error:
             if held:
                 raise
-            return Answer(
+            return PhaseTwoReply(
                 Ended.REFUSED, f"nothing was sent, since another process ends a branch there: {described(error)}"
             )
         finally:
             self._release(raw)
 
-    def _finish_alone(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+    def _finish_alone(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         # The session that has prepared does not notice that another one has ended its branch, and says yes to both.
         if own and record.xid.joined not in self.names(raw):
-            return Answer(Ended.GONE)
+            return PhaseTwoReply(Ended.GONE)
         return super().finish(raw, record, verb, own=own)
 
     def _hold(self, raw: Any) -> None:
@@ -188,7 +188,7 @@ class H2(DatabaseBySQL):
                 raise
 
     def ending(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
-        return f"{verb.value} transaction {_quoted(record.xid.joined)}"
+        return f"{verb.word} transaction {_quoted(record.xid.joined)}"
 
     def is_gone(self, error: Exception) -> bool:
         return getattr(error, "vendor_code", 0) == _NO_SUCH_TRANSACTION

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.branches.phase_two import Ended, PhaseTwoReply, PhaseTwoVerb
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA, XaError
-from txpool.resources.jdbc.databases.database import Answer, Ended, Server
+from txpool.resources.jdbc.databases.database import Server
 from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import MariaDBMarks
 from txpool.resources.mysql import pooler, xa
@@ -19,9 +20,7 @@ from txpool.resources.mysql import server as servers
 from txpool.resources.mysql.lock_holders import NOT_ALLOWED, behind_prepared
 from txpool.resources.mysql.proof import warn_unproven
 from txpool.resources.mysql.session import changes_session, commands_branch, may_commit, text_of
-from txpool.resources.mysql.wire import WARNINGS, tells_that_rows_stay
-from txpool.resources.mysql.wire import Answer as WireAnswer
-from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.resources.mysql.wire import WARNINGS, Answer, tells_that_rows_stay
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import MYSQL
 
@@ -70,11 +69,11 @@ class MariaDB(DatabaseByXA):
         (warnings,) = session.receive()
         return tells_that_rows_stay(warnings)
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         answer = super().finish(raw, record, verb, own=own)
         if own and verb is PhaseTwoVerb.ROLLBACK and answer.ended is Ended.DONE and self.rows_stay(raw):
             why = "rows in a table without transactions stay, which no rollback undoes"
-            return Answer(Ended.BY_ITSELF, why, BranchOutcome.COMMITTED)
+            return PhaseTwoReply(Ended.BY_ITSELF, why, BranchOutcome.COMMITTED)
         return answer
 
     def commands_branch(self, statement: str) -> bool:
@@ -102,10 +101,10 @@ class MariaDB(DatabaseByXA):
     def before_finishing(self, raw: Any) -> None:
         raw.autocommit = True  # else the server takes the end for work outside the branch
 
-    def rolled_back(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+    def rolled_back(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         # Of another session's branch it says that nothing was written, whichever outcome was decided.
         outcome = BranchOutcome.ROLLED_BACK if own else verb.outcome
-        return Answer(Ended.BY_ITSELF, str(error), outcome)
+        return PhaseTwoReply(Ended.BY_ITSELF, str(error), outcome)
 
 
 class MySQLSession:
@@ -115,7 +114,7 @@ class MySQLSession:
         self.raw = raw
         raw.is_mariadb = "mariadb" in raw.product or "mariadb" in raw.version.lower()
         raw.session_number = _greeted(raw.java)
-        self._answers: list[WireAnswer] = []
+        self._answers: list[Answer] = []
 
     def is_alive(self) -> bool:
         return not self.raw.lost
@@ -123,19 +122,19 @@ class MySQLSession:
     def send(self, *statements: str) -> None:
         self._answers = [self._executed(each) for each in statements]
 
-    def _executed(self, statement: str) -> WireAnswer:
+    def _executed(self, statement: str) -> Answer:
         try:
             cursor = self.raw.run(statement)
             rows = () if cursor.description is None else tuple(cursor.fetchall())
-            answer = WireAnswer(None, rows, max(cursor.rowcount, 0))
+            answer = Answer(None, rows, max(cursor.rowcount, 0))
             cursor.close()
         except Exception as error:
             if self.raw.lost:
                 raise
-            return WireAnswer(error)
+            return Answer(error)
         return answer
 
-    def receive(self, until: float | None = None) -> list[WireAnswer]:
+    def receive(self, until: float | None = None) -> list[Answer]:
         answers, self._answers = self._answers, []
         return answers
 

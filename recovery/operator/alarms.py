@@ -30,7 +30,7 @@ class Alarms:
     def __init__(self, settings: RecoverySettings) -> None:
         self._in_doubt_seconds = settings.alarm_in_doubt
         self._slots_share = settings.alarm_slots
-        #: By gtrid: when this process first saw it in doubt (monotonic seconds). Not every database tells an age.
+        #: By gtrid: when it was first seen in doubt (monotonic seconds). Not every database tells an age.
         self.first_seen: dict[str, float] = {}
         #: Whether they are logged. What makes one scan watches nothing.
         self.logged = True
@@ -67,14 +67,17 @@ class Alarms:
         return max(each.age or 0.0, now - self.first_seen.get(each.gtrid, now))
 
     def seen_for(self) -> dict[str, float]:
-        """By gtrid: for how many seconds this process has seen it in doubt."""
+        """By gtrid: for how many seconds this process has seen it in doubt, or an earlier one before it."""
         now = time.monotonic()
         return {gtrid: now - first for gtrid, first in self.first_seen.items()}
 
     def _overdue(self, in_doubt: Iterable[InDoubt], snapshot: Snapshot) -> list[Alarm]:
         now = time.monotonic()
         unresolved = [each for each in in_doubt if each.unresolved and each.ours]
-        self.first_seen = {each.gtrid: self.first_seen.get(each.gtrid, now) for each in unresolved}
+        began = {gtrid: now - seconds for gtrid, seconds in snapshot.seen_for.items()}
+        self.first_seen = {
+            each.gtrid: self.first_seen.get(each.gtrid, began.get(each.gtrid, now)) for each in unresolved
+        }
         found = []
         for each in unresolved:
             if snapshot.hangs(each.gtrid):

@@ -52,11 +52,15 @@ def _why_left_alone(snapshot: Snapshot, gtrid: str) -> str:
             "no datasource of this configuration leads to the database where it is prepared: add the datasource's file"
         )
     if snapshot.hangs(gtrid):
+        hangs = (
+            "its process is alive and has not ended it, and no transaction of that has a timeout above "
+            f"{snapshot.timeout(gtrid):g} s. See whether it hangs or is stopped. Once it has ended, recovery "
+        )
+        if is_decided(snapshot, gtrid):
+            return f"{hangs}commits it: it is decided, so nobody can roll it back"
         last = snapshot.last_resource(gtrid)
         return (
-            f"its process is alive and has not ended it, and no transaction of that has a timeout above "
-            f"{snapshot.timeout(gtrid):g} s. See whether it hangs or is stopped. Once it has ended, recovery ends the "
-            f"transaction; `txpool-recovery rollback {gtrid}` does so at once, unless it is decided"
+            f"{hangs}ends the transaction; `txpool-recovery rollback {gtrid}` does so at once, unless it is decided"
             + (f". Its last resource {last} may have committed: look there before that" if last else "")
             + (_ALSO.format(snapshot.overdue_rollback) if snapshot.may_end_overdue(gtrid) else "")
         )
@@ -112,6 +116,12 @@ def is_carried_out(snapshot: Snapshot, gtrid: str) -> bool:
 def has_unreachable_branches(snapshot: Snapshot, gtrid: str) -> bool:
     """Whether a branch of a transaction is prepared in a database that no datasource leads to."""
     return bool(snapshot.unreachable_or_foreign(gtrid)[0])
+
+
+def is_decided(snapshot: Snapshot, gtrid: str) -> bool:
+    """Whether a transaction is decided to commit, in the log or by a row."""
+    row = snapshot.row(gtrid)
+    return gtrid in snapshot.decisions if row is None else row.committed
 
 
 def named_branches(snapshot: Snapshot, gtrid: str) -> tuple[BranchRecord, ...]:

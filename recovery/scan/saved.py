@@ -1,4 +1,4 @@
-"""What recovery saves in the log for people: the last errors of branches, and how databases ended a transaction.
+"""What recovery saves in the log for people: errors of branches, how databases ended them, since when it has seen them.
 
 `list` and `show` run in processes of their own, and read here what the daemon has found. No outcome depends on it.
 """
@@ -14,6 +14,7 @@ from txpool.log.formats import pack, unpack
 from txpool.xid import parse
 
 _ERROR = "branch error"
+_SEEN = "first seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,25 @@ def delete_ends(log: DecisionLog, gtrid: str) -> None:
     """Delete what is saved of a transaction's ends."""
     if gtrid in read(log).ends:
         log.delete_records(ENDS, [gtrid])
+
+
+def seen_for(log: DecisionLog) -> dict[str, float]:
+    """By gtrid: for how many seconds scans of this node's recovery have seen it in doubt. Errors: LogError."""
+    now = time.time()
+    return {gtrid: max(0.0, now - first) for gtrid, first in _first_seen(log).items()}
+
+
+def save_seen(log: DecisionLog, seconds: Mapping[str, float]) -> None:
+    """Save for how long these were seen, and delete what is saved of others. What is saved already stays as it is."""
+    before, now = _first_seen(log), time.time()
+    if seconds.keys() != before.keys():
+        after = {gtrid: before.get(gtrid, now - seen) for gtrid, seen in seconds.items()}
+        log.put_record(SideRecord(_SEEN, log.node, pack(**after), now))
+
+
+def _first_seen(log: DecisionLog) -> dict[str, float]:
+    found: list[dict[str, float]] = [unpack(each) for each in log.side_records(_SEEN) if each.name == log.node]
+    return found[0] if found else {}
 
 
 def _errors(log: DecisionLog) -> dict[str, str]:

@@ -73,7 +73,7 @@ class Snapshot:
     last_resources: Mapping[str, str] = field(default_factory=dict)
     #: By incarnation: the largest timeout that any of its transactions has had, in seconds; `inf` where there was none.
     timeouts: Mapping[str, float] = field(default_factory=dict)
-    #: By gtrid: for how many seconds this process has seen it in doubt. Not every database tells an age.
+    #: By gtrid: for how many seconds scans have seen it in doubt. Not every database tells an age.
     seen_for: Mapping[str, float] = field(default_factory=dict)
     #: recovery.overdue-rollback, in seconds; None: what is overdue is never rolled back.
     overdue_rollback: float | None = None
@@ -255,6 +255,10 @@ class Snapshot:
         if not self.is_listed(gtrid) or self.coordinator_state(gtrid) is not CoordinatorState.ALIVE:
             return -inf
         return max(self._prepared_for.get(gtrid, 0.0), self.seen_for.get(gtrid, 0.0)) - self.timeout(gtrid)
+
+    def has_age(self, gtrid: str) -> bool:
+        """Whether a database tells for how long a branch of it has been prepared."""
+        return any(branch.age is not None for branch in self.listed_branches(gtrid))
 
     @cached_property
     def _prepared_for(self) -> dict[str, float]:

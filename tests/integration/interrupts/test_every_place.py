@@ -38,9 +38,9 @@ class TimeLimit(Exception):
     """Stands for Celery's SoftTimeLimitExceeded, and what other handlers of signals raise."""
 
 
-#: By default the drivers over which the sweep has been seen to hold; all by the flag.
-SWEPT = [name for name in WORLDS if FULL or not name.startswith(("mysqlclient", "jdbc"))]
-TWICE = WORLDS if FULL else ["psycopg", "sqlite3"]
+#: By default the drivers over which the sweep has been seen to hold; all by the flag. A last resource has its own test.
+SWEPT = [name for name in WORLDS if FULL or not name.startswith(("mysqlclient", "jdbc", "sqlite3 last"))]
+TWICE = WORLDS if FULL else ["psycopg", "sqlite3", "sqlite3 last"]
 
 
 @pytest.fixture(params=SWEPT)
@@ -70,6 +70,16 @@ def strike(world: World, striker: Striker, *, fails: bool) -> bool:
 @pytest.mark.parametrize("kind", [Interrupt, TimeLimit])
 @pytest.mark.parametrize("fails", [False, True], ids=["commit", "rollback"])
 def test_at_every_place(world: World, kind: type[BaseException], fails: bool) -> None:
+    strike_everywhere(world, kind, fails=fails)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", ["sqlite3 last"], indirect=True)
+def test_at_every_place_beside_a_last_resource(world: World) -> None:
+    strike_everywhere(world, Interrupt, fails=False)
+
+
+def strike_everywhere(world: World, kind: type[BaseException], *, fails: bool) -> None:
     strike(world, Striker(1 << 30, kind), fails=fails)  # what is made once
     committed = 0
     for nth in itertools.count():

@@ -216,17 +216,22 @@ def test_38_beside_a_last_resource_there_is_only_the_alarm(site: Site) -> None:
     assert site.counts() == {"one": 2, "two": 2, "ledger": 0}
 
 
+def add_shop(site: Site, mariadb: MySQLServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that tells no age beside those of the site."""
+    mariadb.empty()
+    mariadb.execute("create table t (id int) engine=innodb", database="one")
+    monkeypatch.setenv("SHOP_PASSWORD", mariadb.password)
+    site.write("shop", f"driver = pymysql\nurl = {mariadb.url('one')}\npassword = ${{env:SHOP_PASSWORD}}")
+    site.write("recovery", site.conf.read_text().replace("one.properties", "one.properties, shop.properties").strip())
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_margin")
 def test_38_a_server_that_tells_no_age_and_holds_the_branch_for_its_session(
     site: Site, mariadb: MySQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The age is how long this recovery has seen it; the branch ends once its process goes on, or its session ends."""
-    mariadb.empty()
-    mariadb.execute("create table t (id int) engine=innodb", database="one")
-    monkeypatch.setenv("SHOP_PASSWORD", mariadb.password)
-    site.write("shop", f"driver = pymysql\nurl = {mariadb.url('one')}\npassword = ${{env:SHOP_PASSWORD}}")
-    site.write("recovery", site.conf.read_text().replace("one.properties", "one.properties, shop.properties").strip())
+    add_shop(site, mariadb, monkeypatch)
     extend(site, "recovery.overdue-rollback = 1ms")
     with stopping(site, "log.record", "shop", "one") as (process, _), closing(site.manager()) as manager:
         until(lambda: manager.scan().rolled_back)
@@ -235,4 +240,27 @@ def test_38_a_server_that_tells_no_age_and_holds_the_branch_for_its_session(
         assert manager.scan().heuristics == ()
     assert numbers(site, "one") == [2]
     assert mariadb.execute("select id from t", database="one") == [(2,)]
+    mariadb.empty()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["log.record", "coordinator.decided"])
+def test_38_commands_tell_of_it_though_the_server_tells_no_age(
+    site: Site, mariadb: MySQLServer, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Each command is a process of its own: the log keeps when the first one has seen it."""
+    add_shop(site, mariadb, monkeypatch)
+    mariadb.execute("create table t (id int) engine=innodb", database="two")
+    site.write("shop2", f"driver = pymysql\nurl = {mariadb.url('two')}\npassword = ${{env:SHOP_PASSWORD}}")
+    site.write(
+        "recovery", site.conf.read_text().replace("shop.properties", "shop.properties, shop2.properties").strip()
+    )
+    with stopping(site, point, "shop", "shop2") as (process, _):
+        until(lambda: site.command("scan").returncode == ExitCode.OVERDUE)
+        listed = site.command("list")
+        assert listed.returncode == ExitCode.IN_DOUBT
+        assert ("recovery commits it" in listed.stdout) is (point == "coordinator.decided")
+        assert resumed(process) == ["told: committed", "again: committed"]
+        until(lambda: site.command("scan").returncode == ExitCode.OK)
+        assert "Nothing is in doubt" in site.command("list").stdout
     mariadb.empty()

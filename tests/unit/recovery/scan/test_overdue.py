@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from recovery import RecoveryManager
 from recovery.cli import ExitCode, _exit_code
-from recovery.scan import overdue
+from recovery.scan import overdue, saved
 from recovery.scan.orphans import Ballot, Vote
 from recovery.scan.snapshot import MARGIN_SECONDS, Snapshot
 from tests.models.recovery import RecoveryWorld, logged, marked, pointed
@@ -92,6 +94,29 @@ def test_38_what_has_no_age_is_as_old_as_it_was_seen(world: RecoveryWorld) -> No
     alarms = world.recovery.last_scan.alarms
     alarms.first_seen[world.gtrid] -= LONG
     assert [alarm.kind for alarm in world.scan().alarms] == ["overdue"]
+
+
+def test_38_what_has_no_age_is_as_old_as_an_earlier_recovery_has_seen_it(
+    world: RecoveryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the `scan` and the `list` of a shell, which are processes of their own."""
+    for database in (world.a, world.b):
+        database.prepared = dict.fromkeys(database.prepared)  # type: ignore[arg-type]
+    assert world.scan().alarms == ()
+    now = time.time() + LONG
+    monkeypatch.setattr(saved, "time", SimpleNamespace(time=lambda: now))
+    recovery = allowing(world, "none")
+    assert [each.attention for each in recovery.in_doubt()] == [True]
+    assert [alarm.kind for alarm in recovery.scan().alarms] == ["overdue"]
+    world.log.finish(world.gtrid)
+    assert len(recovery.scan().rolled_back) == 2
+    assert recovery.scan().alarms == ()
+    assert saved.seen_for(world.log) == {}
+
+
+def test_38_nothing_is_saved_of_what_has_an_age(world: RecoveryWorld) -> None:
+    assert len(world.scan().alarms) == 1
+    assert saved.seen_for(world.log) == {}
 
 
 def test_38_a_decided_one_that_hangs_is_an_alarm_too(world: RecoveryWorld) -> None:

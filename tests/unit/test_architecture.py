@@ -50,6 +50,7 @@ FLOORS = (
     ("txpool.tm.commit",),
     ("txpool.log",),
     ("txpool.pool",),
+    ("txpool.pool.numbers",),
     ("txpool.resources",),
     ("txpool.metrics",),
     ("txpool.findings",),

@@ -16,6 +16,7 @@ from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.config.settings.credentials import CredentialsFunction
 from txpool.datasource import registry
+from txpool.datasource.administration import PoolAdministration
 from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.enlistment import Enlistment
 from txpool.dbapi.types import add_driver
@@ -23,7 +24,6 @@ from txpool.errors import ConfigurationError, ProgrammingError, translated
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.pool import Pool, PoolListener
-from txpool.pool.administration import PoolAdministration
 from txpool.pool.pooled import Pooled
 from txpool.process.finishing import LIMIT, finish
 from txpool.resource_managers import find_resource_manager

@@ -20,6 +20,7 @@ FLOORS = (
     ("recovery",),
     ("recovery.on_demand",),
     ("recovery.manager",),
+    ("recovery.by_hand",),
     ("recovery.plugins", "recovery.orphans", "recovery.modules", "recovery.plain"),
     ("recovery.operator",),
     ("recovery.scan",),

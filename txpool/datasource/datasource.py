@@ -40,7 +40,7 @@ from txpool.resources.recovery_access import BranchRecovery, StagingArea, XidsTa
 from txpool.resources.sessions import sessions_of
 from txpool.resources.xids import Xids
 from txpool.tm.ambient import ambient, live
-from txpool.tm.required import Required, handle_modules
+from txpool.tm.rules.required import Required, handle_modules
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction

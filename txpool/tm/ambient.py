@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.tm import dropped
-from txpool.tm.extent import GONE, enters_again, is_over
+from txpool.tm.rules.extent import GONE, enters_again, is_over
 from txpool.tm.status import OPEN
 
 if TYPE_CHECKING:

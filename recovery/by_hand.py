@@ -163,19 +163,22 @@ class OperatorCommands:
     @contextmanager
     def _opened(self, node: str = "") -> Iterator[DecisionLog]:
         """The log, as this node or the named one alone sees it."""
-        settings = self._settings
         try:
             if self._log is not None:
                 yield self._log
                 return
-            opened = open_log(
-                settings.log_url or "",
-                node=settings.node_name or "",
-                nodes=[node] if node else settings.recovery_nodes or None,
-                user=settings.log_user,
-                password=settings.log_password,
-            )
-            with closing(opened) as log:
+            with closing(open_recovered_log(self._settings, node)) as log:
                 yield log
         finally:
             self._workers.rest()
+
+
+def open_recovered_log(settings: RecoverySettings, node: str = "") -> DecisionLog:
+    """Open the log as it knows the nodes that these settings recover, or one node alone. Errors: LogError."""
+    return open_log(
+        settings.log_url or "",
+        node=settings.node_name or "",
+        nodes=[node] if node else settings.recovery_nodes or None,
+        user=settings.log_user,
+        password=settings.log_password,
+    )

@@ -78,7 +78,8 @@ class RecoveryManager(OperatorCommands):
         self.period = settings.recovery_period if period is None else period
         self._backoff = settings.recovery_backoff if backoff is None else backoff
         values, named = settings.properties, settings.recovery_orphan_filters
-        self._filters = all_filters([*instances(values, "recovery.orphan-filters", named, FILTERS, "vote"), *filters])
+        #: What votes on orphans.
+        self.filters = all_filters([*instances(values, "recovery.orphan-filters", named, FILTERS, "vote"), *filters])
         chosen = settings.recovery_expiry_scanners
         self._expiry = Expiry(
             settings.recovery_expiry_interval or None,
@@ -132,8 +133,8 @@ class RecoveryManager(OperatorCommands):
         """
         with self._scan_lock, self._opened() as log:
             recorder = ScanRecorder(self._repeats)
-            orphans = OrphanModule(self._filters)
-            ending = (MarkedModule(), DecidedModule(), orphans, OverdueModule(self._filters, orphans))
+            orphans = OrphanModule(self.filters)
+            ending = (MarkedModule(), DecidedModule(), orphans, OverdueModule(self.filters, orphans))
             modules: tuple[Module, ...] = (*ending, StagingModule(), BranchRowsModule(), self._expiry, *self._modules)
             began, passes = time.monotonic(), list[RecoveryPass]()
             if _may_begin_pass(log, recorder):

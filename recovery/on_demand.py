@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
 
+from recovery.by_hand import open_recovered_log
 from recovery.manager import RecoveryManager, running_for
+from recovery.operator.last_scan import Overview
 from recovery.scan.datasources import RecoverableDatasource
-from txpool.log.base import DecisionLog
+from recovery.scan.snapshot import CoordinatorState
+from txpool.config.settings import CoordinatorSettings, RecoverySettings
+from txpool.config.url import is_server
+from txpool.log.base import DecisionLog, IncarnationState
+
+_DEAD = (CoordinatorState.DEAD.value, CoordinatorState.FENCED.value)
 
 
-def scan(log: DecisionLog, datasources: Iterable[RecoverableDatasource], backoff: float | None) -> None:
-    """Scan once over these datasources; what it finds is in the log of recovery. Errors: LogError."""
-    with closing(RecoveryManager(log=log, datasources=datasources, backoff=backoff)) as manager:
-        manager.scan()
+def scan(
+    coordinator: CoordinatorSettings,
+    log: DecisionLog,
+    datasources: Iterable[RecoverableDatasource],
+    backoff: float | None,
+) -> list[str]:
+    """Scan once over these datasources, as the process's own file says: its nodes, filters and logins count.
+
+    Returns what dead processes have prepared there and was left alone, each with the reason. Errors: LogError, and
+    those of the configuration.
+    """
+    # The file's own datasources and modules are for the process that recovers all.
+    settings = replace(
+        RecoverySettings.load(coordinator.properties),
+        datasources=(),
+        recovery_modules=(),
+        recovery_expiry_interval=None,
+    )
+    datasources = list(datasources)
+    with _opened(settings, log) as opened:
+        filters = [each for manager in running_for(opened.node) for each in manager.filters]
+        manager = RecoveryManager(settings, log=opened, datasources=datasources, backoff=backoff, filters=filters)
+        manager.last_scan.alarms.logged = False
+        with closing(manager):
+            manager.scan()
+            overview = manager.last_scan.overview
+    return [] if overview is None else _left_by_the_dead(overview, {each.name for each in datasources})
+
+
+def incarnations(coordinator: CoordinatorSettings, log: DecisionLog) -> Mapping[str, IncarnationState]:
+    """The incarnations of the nodes that this process recovers, with their states. Errors: as of `scan`."""
+    with _opened(RecoverySettings.load(coordinator.properties), log) as opened:
+        return opened.incarnations()
 
 
 def wake(node: str) -> bool:
@@ -22,3 +59,24 @@ def wake(node: str) -> bool:
     for each in managers:
         each.scan_soon()
     return bool(managers)
+
+
+@contextmanager
+def _opened(settings: RecoverySettings, log: DecisionLog) -> Iterator[DecisionLog]:
+    """The log as it knows the nodes of `recovery.nodes`; a coordinator's own knows one node, and so does a folder."""
+    if not settings.recovery_nodes or not is_server(settings.log_url or ""):
+        yield log
+        return
+    with closing(open_recovered_log(settings)) as opened:
+        yield opened
+
+
+def _left_by_the_dead(overview: Overview, names: set[str]) -> list[str]:
+    found, report = [], overview.report
+    for each in overview.in_doubt:
+        held = sorted({it.datasource for it in each.branches if it.state == "prepared"} & names)
+        if held and each.standing in _DEAD:
+            reasons = dict.fromkeys(left.reason for left in report.left_alone if left.gtrid == each.gtrid)
+            why = report.suspended or "; ".join(reasons) or each.standing
+            found.append(f"{each.gtrid} in {', '.join(held)} ({why})")
+    return found

@@ -32,6 +32,8 @@ class Alarms:
         self._slots_share = settings.alarm_slots
         #: By gtrid: when this process first saw it in doubt (monotonic seconds). Not every database tells an age.
         self.first_seen: dict[str, float] = {}
+        #: Whether they are logged. What makes one scan watches nothing.
+        self.logged = True
         #: The alarms that are raised now: the most important kind first, and within a kind the oldest.
         self.standing: tuple[Alarm, ...] = ()
 
@@ -50,7 +52,8 @@ class Alarms:
         for alarm in found:
             before = previous.pop((alarm.kind, alarm.subject), None)
             standing.append(alarm if before is None else replace(alarm, since=before.since))
-            if before is None and alarm.kind != AlarmKind.HEURISTIC.value:  # the scan that found it has logged it
+            # The scan that has found a heuristic outcome has logged it.
+            if before is None and alarm.kind != AlarmKind.HEURISTIC.value and self.logged:
                 logger.warning("alarm, %s", alarm)
         for ended in previous.values():
             logger.warning("the alarm is over, %s %s", ended.kind, ended.subject)

@@ -5,22 +5,37 @@ By name: recovery imports txpool, and txpool does not import recovery.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pkgutil import resolve_name
 
 from txpool.datasource import DataSource
+from txpool.log.base import IncarnationState
 from txpool.resources.base import Role
 from txpool.tm.manager import get_manager
 
 
-def recover(datasources: Iterable[DataSource], *, backoff: float | None = 0) -> None:
+def recover(datasources: Iterable[DataSource], *, backoff: float | None = 0) -> list[str]:
     """One scan over these datasources. It ends what processes have left that are dead.
 
-    `backoff` is the seconds between its two passes; None takes the configured value. Errors: LogError, and those of the
-    configuration.
+    The nodes are this process's own and those of its `recovery.nodes`; its filters and the suspension count. `backoff`
+    is the seconds between the scan's two passes; None takes the configured value. Returns what dead processes have
+    prepared there and was left alone, each with the reason. Errors: LogError, and those of the configuration.
     """
+    manager = get_manager()
     able = {each.name: each for each in datasources if each.role in (Role.PREPARED, Role.MARKED)}
-    resolve_name("recovery.on_demand:scan")(get_manager().log, able.values(), backoff)
+    left: list[str] = resolve_name("recovery.on_demand:scan")(manager.settings, manager.log, able.values(), backoff)
+    return left
+
+
+def incarnations() -> Mapping[str, IncarnationState]:
+    """The processes of the nodes that this one recovers. Errors: as of `recover`."""
+    manager = get_manager()
+    if manager.log is None:
+        return {}
+    found: Mapping[str, IncarnationState] = resolve_name("recovery.on_demand:incarnations")(
+        manager.settings, manager.log
+    )
+    return found
 
 
 def wake(node: str) -> bool:

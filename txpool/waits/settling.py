@@ -8,9 +8,8 @@ from time import monotonic
 from typing import Final
 
 from txpool.datasource import known
-from txpool.idempotency.on_demand import recover, wake
+from txpool.idempotency.on_demand import incarnations, recover, wake
 from txpool.log.base import IncarnationState
-from txpool.tm.manager import get_manager
 from txpool.waits.statement import WaitingStatement
 
 logger = logging.getLogger("txpool.waits")
@@ -35,8 +34,7 @@ class Settling:
         now = monotonic()
         self._asked = {gtrid: at for gtrid, at in self._asked.items() if now < at + _PAUSE}
         sources, dead = {each.name: each for each in known().values()}, list[str]()
-        log = get_manager().log
-        states = {} if log is None else log.incarnations()
+        states = incarnations()
         for wait in waits:
             sources[wait.source.name] = wait.source
             for xid in wait.xids:

@@ -11,6 +11,7 @@ import pytest
 import txpool
 from tests.integration.waits.waiting import configure
 from tests.support.recovery_site import BOTH, Site
+from txpool.resources.jdbc.lock_holders import JdbcLockHolders
 from txpool.resources.mysql.lock_holders import MySQLLockHolders
 from txpool.resources.postgresql.lock_holders import PostgreSQLLockHolders
 
@@ -34,7 +35,7 @@ def watched(site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many statements each look was into; the look itself is the real one."""
     made = list[int]()
-    for kind in (PostgreSQLLockHolders, MySQLLockHolders):
+    for kind in (PostgreSQLLockHolders, MySQLLockHolders, JdbcLockHolders):
         monkeypatch.setattr(kind, "holders", counted(kind.holders, made))
     return made
 

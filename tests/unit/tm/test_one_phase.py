@@ -16,6 +16,7 @@ import pytest
 
 import txpool
 from tests.models.coordinator import ConnectionLost, FailingCalls, ModelBranch
+from tests.support.opcodes import trace_opcodes
 from txpool import Status, failpoints
 from txpool.resources.base import BranchOutcome
 from txpool.tm.commit.coordinator import Coordinator
@@ -53,7 +54,7 @@ def struck_at(number: int, branch: ModelBranch) -> Result | None:
         return trace
 
     traced, result = sys.gettrace(), Result(Outcome.COMMITTED, "gtrid")
-    sys.settrace(trace)
+    trace_opcodes(trace)
     try:
         commit_alone(branch, result, lambda: None)
     except KeyboardInterrupt:
@@ -190,7 +191,7 @@ def fail_and_interrupt(table: OneTable, number: int) -> str:
 
     def fail() -> None:
         mark_rollback_only()
-        sys.settrace(trace)
+        trace_opcodes(trace)
 
     traced = sys.gettrace()
     gc.disable()  # a finaliser is not to be struck

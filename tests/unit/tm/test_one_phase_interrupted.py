@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import txpool
+from tests.support.opcodes import trace_opcodes
 from txpool import Status, failpoints
 from txpool.tm import completion
 from txpool.tm import transaction as transaction_module
@@ -46,7 +47,7 @@ def marked_and_struck_at(number: int, source: txpool.DataSource) -> tuple[txpool
     traced, tx = sys.gettrace(), txpool.begin()
     source.connect().execute("insert into t values (1)")
     gc.disable()  # a finaliser is not to be struck
-    sys.settrace(trace)
+    trace_opcodes(trace)
     try:
         with failpoints.arming("coordinator.begin", mark):
             txpool.commit()
@@ -100,7 +101,7 @@ def test_an_interrupt_as_the_commit_returns_leaves_it_committed(tmp_path: Path) 
             source.connect().execute("create table t (a integer)")
         traced, tx = sys.gettrace(), txpool.begin()
         source.connect().execute("insert into t values (1)")
-        sys.settrace(trace)
+        trace_opcodes(trace)
         try:
             with pytest.raises(KeyboardInterrupt):
                 txpool.commit()

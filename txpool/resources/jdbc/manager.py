@@ -35,6 +35,7 @@ class Jdbc(ResourceManager):
     modes = MODES
     requirement = "txpool[jdbc]"
     names_early = True
+    lock_holders = "txpool.resources.jdbc.lock_holders:JdbcLockHolders"
     why_no_tasks = "is reached over JDBC, which write_table() does not write: use foreach_partition or map_partitions"
 
     def check(self, settings: DataSourceSettings) -> None:

@@ -26,7 +26,7 @@ _WAITS: Final = {
     "from performance_schema.data_lock_waits",
 }
 #: The privilege PROCESS is missing; SELECT on performance_schema is; XA_RECOVER_ADMIN is.
-_NOT_ALLOWED: Final = frozenset({1227, 1142, xa.NOT_ALLOWED})
+NOT_ALLOWED: Final = frozenset({1227, 1142, xa.NOT_ALLOWED})
 
 
 class MySQLLockHolders:
@@ -40,10 +40,10 @@ class MySQLLockHolders:
     def holders(self, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
         with closing(self._driver.connect()) as raw:
             try:
-                held = _behind_prepared(raw.session)
+                held = behind_prepared(raw.session)
                 candidates = [PreparedBranch(xid) for xid in xa.listed(raw.session)] if held else []
             except Exception as error:
-                if code_of(error) in _NOT_ALLOWED:
+                if code_of(error) in NOT_ALLOWED:
                     return [[] for _ in waiting]
                 raise
             # A pooler's number is a stranger's on the server, and so is that of another server behind a balancer.
@@ -53,7 +53,7 @@ class MySQLLockHolders:
             ]
 
 
-def _behind_prepared(session: Session) -> set[int]:
+def behind_prepared(session: Session) -> set[int]:
     """The sessions that wait, through others or not, for a transaction that has no session: for a prepared one."""
     waits = session.run(_WAITS[session.raw.is_mariadb])
     threads = {str(transaction): int(thread or 0) for transaction, thread in session.run(_TRANSACTIONS)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +62,16 @@ class PostgreSQLLockHolders:
         branches = branches_of(
             listed, system=system, encoding=encoding, timeline=timeline, role=raw.role, owners=self._owners
         )
-        ours = {branch.xid.joined: branch for branch in branches if branch.prepared_by(())}
-        found = defaultdict[int, dict[str, PreparedBranch]](dict)
-        for pid, gid, wanted, held in rows:
-            if gid in ours and conflict(wanted, held):
-                found[pid][gid] = ours[gid]
-        return [list(found[pid].values()) for pid in pids]
+        return held_by(pids, rows, branches)
+
+
+def held_by(
+    pids: Sequence[int], rows: Iterable[tuple[Any, ...]], branches: Iterable[PreparedBranch]
+) -> list[list[PreparedBranch]]:
+    """For each session, the branches that it waits for, by the rows of HOLDERS."""
+    ours = {branch.xid.joined: branch for branch in branches if branch.prepared_by(())}
+    found = defaultdict[int, dict[str, PreparedBranch]](dict)
+    for pid, gid, wanted, held in rows:
+        if gid in ours and conflict(wanted, held):
+            found[pid][gid] = ours[gid]
+    return [list(found[pid].values()) for pid in pids]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import txpool
+from tests.support.opcodes import trace_opcodes
 from tests.support.struck import struck
 from txpool import ProgrammingError, transaction, transactional
 
@@ -459,7 +460,7 @@ def test_every_instruction_of_a_block_is_within() -> None:
                 left += 1
 
     former = sys.gettrace()
-    sys.settrace(trace)
+    trace_opcodes(trace)
     try:
         work([0, 1, 2])
     finally:

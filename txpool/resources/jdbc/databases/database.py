@@ -6,6 +6,7 @@ A raw connection is an `XaConnection`. Java's calls block: each method here retu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -78,6 +79,8 @@ class Database(ABC):
     failures_doom: ClassVar[bool] = True
     #: Whether the driver can give up waiting for its server.
     has_network_timeout: ClassVar[bool] = False
+    #: Whether `lock_holders` names the very branch, and not candidates.
+    knows_holders: ClassVar[bool] = True
     #: What its SAVEPOINT statements end with.
     savepoint_end: ClassVar[str] = ""
 
@@ -97,6 +100,10 @@ class Database(ABC):
     def role_of(self, raw: Any, user: str) -> str:
         """The server's number of a role; empty where it has none."""
         return ""
+
+    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> Iterator[list[PreparedBranch]]:
+        """For each of these connections, the branches that it waits for, or may; asked over `raw`."""
+        return iter([])
 
     # -- local transactions -------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ that is silent after PREPARE is ended by the server itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from txpool.resources.base import BranchOutcome, BranchRecord
@@ -15,11 +16,13 @@ from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import MariaDBMarks
 from txpool.resources.mysql import pooler, xa
 from txpool.resources.mysql import server as servers
+from txpool.resources.mysql.lock_holders import NOT_ALLOWED, behind_prepared
 from txpool.resources.mysql.proof import warn_unproven
 from txpool.resources.mysql.session import changes_session, commands_branch, may_commit, text_of
 from txpool.resources.mysql.wire import WARNINGS, tells_that_rows_stay
 from txpool.resources.mysql.wire import Answer as WireAnswer
 from txpool.resources.phase_two import PhaseTwoVerb
+from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import MYSQL
 
 
@@ -29,6 +32,7 @@ class MariaDB(DatabaseByXA):
     products = ("mariadb", "mysql")
     marks = MariaDBMarks()
     has_network_timeout = True
+    knows_holders = False
 
     def identify(self, raw: Any, *, writes: bool) -> Server:
         return Server(self._server(raw, writes=writes).identity)
@@ -75,6 +79,16 @@ class MariaDB(DatabaseByXA):
 
     def commands_branch(self, statement: str) -> bool:
         return commands_branch(text_of(statement))
+
+    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> Iterator[list[PreparedBranch]]:
+        try:
+            held = behind_prepared(MySQLSession(raw))
+            candidates = self.listed(raw) if held else []
+        except Exception as error:
+            if getattr(error, "vendor_code", 0) in NOT_ALLOWED:
+                return iter([])
+            raise
+        return iter([candidates if _greeted(each.java) in held else [] for each in waiting])
 
     def between_end_and_prepare(self, raw: Any) -> None:
         raw.run(xa.HOLD).close()

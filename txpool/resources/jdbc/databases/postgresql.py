@@ -13,15 +13,18 @@ from __future__ import annotations
 import base64
 import re
 import secrets
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord, Refused
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
 from txpool.resources.jdbc.databases.database import Answer, Ended, EndedUnseen, Server, Vote
+from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import PostgreSQLMarks
 from txpool.resources.phase_two import PhaseTwoVerb
 from txpool.resources.postgresql.branch_recovery import PREPARED, branches_of
+from txpool.resources.postgresql.lock_holders import HOLDERS, held_by
 from txpool.resources.postgresql.phase_two import NO_TIMEOUTS, NO_XID, OUTCOMES, STATUS, TAKE_ROLE
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.identity import IDENTITY, ROLE, TIMELINE
@@ -149,6 +152,11 @@ class PostgreSQL(DatabaseBySQL):
             role=raw.role if raw.logs_in_as_itself else None,
             owners=raw.settings.prepared_owners,
         )
+
+    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> Iterator[list[PreparedBranch]]:
+        pids = [0 if each.lost else int(call(each.java.getBackendPID)) for each in waiting]
+        rows = raw.run(HOLDERS.replace("%s", f"'{{{','.join(map(str, pids))}}}'")).fetchall()
+        return iter(held_by(pids, rows, self.listed(raw) if rows else ()))
 
     def status_of(self, raw: Any, record: BranchRecord) -> BranchOutcome | None:
         evidence = record.evidence

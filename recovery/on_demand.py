@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
-from recovery.manager import RecoveryManager, open_recovered_log, running_for
+from recovery.by_hand import open_recovered_log
+from recovery.manager import RecoveryManager, running_for
 from recovery.operator.last_scan import Overview
 from recovery.scan.datasources import RecoverableDatasource
 from recovery.scan.snapshot import CoordinatorState

@@ -31,7 +31,7 @@ from txpool.config.address import Address, host_of, is_loopback
 from txpool.config.properties import Secret
 from txpool.errors import ConfigurationError, described
 from txpool.metrics import arm
-from txpool.pool.registry import all_statistics
+from txpool.pool.numbers.registry import all_statistics
 
 logger = logging.getLogger("txpool.recovery.status")
 

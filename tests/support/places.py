@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import txpool
-from txpool.tm.extent import _exception_table as exception_table
+from txpool.tm.rules.extent import _exception_table as exception_table
 
 _PACKAGE = str(Path(txpool.__file__).parent) + "/"
 _LATER = sys.version_info >= (3, 12)

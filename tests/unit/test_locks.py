@@ -103,7 +103,7 @@ OTHERS = {
     "txpool/pool/waiter.py": "a one-shot event",
     "txpool/tm/dropped.py": "a one-shot event",
     "txpool/resources/postgresql/session/forks.py": "psycopg's own: a connection whose lock is held is given up",
-    "txpool/tm/timers.py": "a condition over a lock of these",
+    "txpool/tm/background/timers.py": "a condition over a lock of these",
     "recovery/scan/workers.py": "a condition over a lock of these",
 }
 MODULES = ("threading", "_thread", "multiprocessing")

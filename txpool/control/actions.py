@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from txpool.control.messages import Request
 from txpool.datasource import DataSource, opened
+from txpool.datasource.administration import FlushMode
 from txpool.errors import Error
-from txpool.pool.administration import FlushMode
 
 
 def perform(request: Request) -> Mapping[str, Any]:

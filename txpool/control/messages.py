@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from txpool.pool.administration import FLUSH_MODES
+from txpool.datasource.administration import FLUSH_MODES
 
 #: Bytes of a request and of an answer, at most.
 LONGEST_REQUEST, LONGEST_ANSWER = 4096, 1 << 20

@@ -16,6 +16,7 @@ from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.config.settings.credentials import CredentialsFunction
 from txpool.datasource import registry
+from txpool.datasource.administration import PoolAdministration
 from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.enlistment import Enlistment
 from txpool.dbapi.types import add_driver
@@ -23,7 +24,6 @@ from txpool.errors import ConfigurationError, ProgrammingError, translated
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.pool import Pool, PoolListener
-from txpool.pool.administration import PoolAdministration
 from txpool.pool.pooled import Pooled
 from txpool.process.finishing import LIMIT, finish
 from txpool.resource_managers import find_resource_manager
@@ -40,7 +40,7 @@ from txpool.resources.recovery_access import BranchRecovery, StagingArea, XidsTa
 from txpool.resources.sessions import sessions_of
 from txpool.resources.xids import Xids
 from txpool.tm.ambient import ambient, live
-from txpool.tm.required import Required, handle_modules
+from txpool.tm.rules.required import Required, handle_modules
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction

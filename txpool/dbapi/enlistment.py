@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import logging
 from _thread import get_ident
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from txpool.characteristics import UNSPECIFIED
+from txpool.dbapi.managed_commit import Savepoints
 from txpool.dbapi.open_results import OpenResults, close_open
-from txpool.dbapi.overrides import NO_ATTRIBUTES, SessionOverrides
+from txpool.dbapi.overrides import SessionOverrides
 from txpool.dbapi.refusals import (
-    ended_by_sql,
-    fixed_by_transaction,
     not_ambient_here,
     of_another_transaction,
-    of_dropped_transaction,
     of_parent_process,
-    would_end,
 )
-from txpool.dbapi.savepoints import Savepoints
-from txpool.errors import Error, described, translate, translated
+from txpool.dbapi.statements import EnlistedStatements
+from txpool.errors import described
 from txpool.locks import RLock
 from txpool.pool import Pooled
 from txpool.tm.status import ACTIVE, UNDER_WAY, Status
@@ -32,7 +26,6 @@ from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
     from txpool.datasource import DataSource
-    from txpool.dbapi.handle import Handle
     from txpool.resources.base import MarkedBranch, OpenBranch
     from txpool.tm.transaction import Transaction
 
@@ -42,7 +35,7 @@ NO_MODES: frozenset[str] = frozenset()
 _CANCEL_AGAIN = 1.0
 
 
-class Enlistment:
+class Enlistment(EnlistedStatements):
     """One datasource's part in one transaction. Thread-safe: every use of the physical connection holds `lock`.
 
     The lock is taken by `with`, and not by acquire(): an interrupt that comes behind that would leave it held.
@@ -60,7 +53,6 @@ class Enlistment:
     __slots__ = (
         "_driver",
         "_ending",
-        "_fresh",
         "_held",
         "_status",
         "_thread",
@@ -74,7 +66,6 @@ class Enlistment:
         "gtrid",
         "in_pipeline",
         "lock",
-        "overrides",
         "owner",
         "pooled",
         "raw",
@@ -257,143 +248,6 @@ class Enlistment:
             raise of_another_transaction(self.datasource.name, self.gtrid, ambient.gtrid)
         if get_ident() == self._thread:
             raise not_ambient_here(self.datasource.name, self.gtrid)
-
-    def begin_use(self, handle: Handle) -> Transaction:
-        """Under the lock: raise where no work may be done, and set what this handle has overridden."""
-        transaction = self.owner()
-        if transaction is None:
-            raise of_dropped_transaction(self.datasource.name, self.gtrid)
-        if transaction.status is not ACTIVE:
-            transaction.require_active()
-        state = handle.handle_state
-        if state is not None or self.overrides is not None:
-            self._override(NO_ATTRIBUTES if state is None else state.attributes)
-        return transaction
-
-    def _override(self, attributes: Mapping[str, Any]) -> None:
-        if self.overrides is not None or attributes is not NO_ATTRIBUTES:
-            self.own_overrides().apply(attributes)
-
-    def own_overrides(self) -> SessionOverrides:
-        """What handles have overridden on its connection; restored at the transaction's end."""
-        if self.overrides is None:
-            self.overrides = SessionOverrides(self.raw)
-        return self.overrides
-
-    def without_fixed(self, modes: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A handle's own modes, without those that the transaction has set."""
-        return {name: value for name, value in modes.items() if name not in self.fixed_modes}
-
-    def require_not_fixed(self, name: str, value: object) -> None:
-        """ProgrammingError where a handle would change what the transaction has set."""
-        if name in self.fixed_modes and value != getattr(self.raw, name):
-            raise fixed_by_transaction(name, value, self.gtrid)
-
-    def start(self, handle: Handle, statement: Any = None, *, executes: bool = False) -> bool:
-        """Before a statement, under the lock; the caller must `finish` or `failed` it, unless this raises.
-
-        ProgrammingError if the statement, as the user gave it, would surely end the transaction: nothing was sent.
-        Where it returns true, a statement that `executes` by the driver's execute() has to do so by `execute_first`.
-        """
-        first = False
-        try:
-            transaction = self.begin_use(handle)
-            ending = self._ending
-            if statement is not None and ending is not None:
-                command = ending[statement if type(statement) is str else handle.text_of_statement(statement)]
-                if command:
-                    raise would_end(command, self.datasource.name, self.gtrid)
-            if self._fresh:
-                # A label and a savepoint come between BEGIN and the statement.
-                apart = transaction.label or self.savepoints is not None
-                first = executes and not apart and self.datasource.begins_with is not None
-                self._fresh = first or not self._driver.begin(self.raw, transaction.label)
-            elif self.in_pipeline:
-                self._require_not_ended()
-            if self.savepoints is not None:
-                self.savepoints.open(handle)
-            self.pooled.since = monotonic()  # type: ignore[union-attr]
-        except BaseException as error:
-            translate(error)
-            raise
-        return first
-
-    def execute_first(self, raw_cursor: Any, statement: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Execute the statement that begins the transaction."""
-        self._fresh = False  # behind an interrupt, too
-        try:
-            if self.datasource.begins_with.execute_first(self.raw, raw_cursor, statement, args, options):  # type: ignore[union-attr]
-                return
-            self._driver.begin(self.raw)
-        except BaseException:
-            self._fresh = not self._driver.dialect.in_transaction(self.raw)
-            raise
-        raw_cursor.execute(statement, *args, **options)  # if it has ended the transaction, that is not fresh again
-
-    def _require_not_ended(self) -> None:
-        """In a pipeline only the next statement sees that the user's own SQL has ended the transaction."""
-        if self._driver.is_open(self.raw) and not self._driver.dialect.in_transaction(self.raw):
-            raise self.ended_by_sql("commit")
-
-    def finish(self, raw_cursor: Any) -> None:
-        """After a statement: raise where it was the user's own COMMIT or ROLLBACK."""
-        self._fresh = False
-        command = None if self.in_pipeline else self._driver.ended_by(self.raw, raw_cursor)
-        self.pooled.since = 0.0  # type: ignore[union-attr]
-        if command is not None:
-            raise self.ended_by_sql(command)
-
-    def failed(self, raw_cursor: Any, error: BaseException) -> None:
-        """After a statement that failed, and may have followed the user's own COMMIT in one message."""
-        translate(error)
-        self._driver.note_failure(self.raw, raw_cursor, error)
-        if self._fresh and not self._driver.reached_server(error):
-            self.pooled.since = 0.0  # type: ignore[union-attr]
-        else:
-            self.finish(raw_cursor)
-
-    @contextmanager
-    def entered(self, handle: Handle) -> Iterator[None]:
-        """Lock around a block that executes no statement."""
-        with self.lock:
-            self.begin_use(handle)
-            with translated():
-                yield
-
-    @contextmanager
-    def started(self, handle: Handle, statement: Any = None, *, reads: bool = False) -> Iterator[None]:
-        """Lock around a block that executes without a cursor of ours. ProgrammingError as `start`.
-
-        Whether the user's own SQL has ended the transaction is seen by the connection's state before and after it. With
-        `reads` true, the block executes nothing that writes.
-        """
-        with self.lock:
-            self.start(handle, statement)
-            if not reads:
-                self._driver.dialect.note_write(self.raw)
-            fresh = self._fresh
-            try:
-                with translated():
-                    yield
-            except Exception as error:
-                self._driver.note_failure(self.raw, None, error)
-                raise
-            finally:
-                over = not handle.has_work(self.raw) and self._driver.is_open(self.raw)
-                fresh = fresh and self._fresh  # a statement in a pipeline has begun it, too
-                self._fresh = fresh and over
-                self.pooled.since = 0.0  # type: ignore[union-attr]
-                if over and not fresh and not self.in_pipeline:
-                    raise self.ended_by_sql("commit")
-
-    def ended_by_sql(self, command: str) -> Error:
-        """The user's own SQL has ended the local transaction: the error that says so."""
-        error = ended_by_sql(command, self.datasource.name, self.gtrid)
-        self.branch.ended_by_sql(command)
-        transaction = self.owner()
-        if transaction is not None:  # one that was dropped rolls back anyway
-            transaction.set_rollback_only(error)
-        return error
 
 
 def fixed_modes(characteristics: Characteristics) -> frozenset[str]:

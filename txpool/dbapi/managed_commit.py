@@ -1,11 +1,18 @@
-"""managed.commit = join: a handle's commit() and rollback() inside a transaction, by savepoints."""
+"""managed.commit=join: what commit() and rollback() of a handle do inside a transaction.
+
+Each handle's work since its last commit() or rollback() has a savepoint, opened by its first statement. Savepoints
+are a stack: only the innermost can be released, and a rollback to one undoes all later work, of every handle. So a
+commit() of an outer savepoint is remembered, and the savepoint released later. A rollback() that would undo another
+handle's work is refused, and the transaction as a whole rolls back instead.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 from txpool.dbapi.refusals import commit_in_block, end_refused, not_innermost
-from txpool.dbapi.savepoints import NotInnermost, Savepoints
 from txpool.errors import translated
 
 if TYPE_CHECKING:
@@ -43,3 +50,123 @@ def _savepoints(enlistment: Enlistment, command: str) -> Savepoints:
     if savepoints.in_block:
         raise commit_in_block(command, enlistment.datasource.name, enlistment.gtrid)
     return savepoints
+
+
+class NotInnermost(Exception):
+    """A rollback() is not possible: another handle has worked since the savepoint was opened."""
+
+
+class Savepoint:
+    """One handle's savepoint; without an owner, that of a block of the driver's own (psycopg's transaction())."""
+
+    __slots__ = ("gone", "kept", "name", "not_innermost", "owner")
+
+    def __init__(self, owner: object, name: str) -> None:
+        self.owner = owner
+        self.name = name
+        #: commit() was called: it is released as soon as it is the innermost.
+        self.kept = False
+        #: Another handle has worked since it was opened.
+        self.not_innermost = False
+        #: It was released together with a block around it.
+        self.gone = False
+
+
+class Savepoints:
+    """The savepoints on one raw connection, by its driver's `execute`. Called under the enlistment's lock."""
+
+    def __init__(self, execute: Callable[[str], Any]) -> None:
+        self._execute = execute
+        self._stack: list[Savepoint] = []
+        self._numbers = count(1)
+
+    def open(self, owner: object) -> None:
+        """Before a statement: open the owner's savepoint, if this is its first since the last commit or rollback."""
+        stack = self._stack
+        if stack and stack[-1].owner is owner and not stack[-1].kept:
+            return
+        below = [savepoint for savepoint in stack if savepoint.owner is not owner and not savepoint.not_innermost]
+        # Before anything executes, since a finaliser may call another owner's rollback() meanwhile.
+        for savepoint in below:
+            savepoint.not_innermost = True
+        if self._find(owner) is None:
+            name = f"txpool_{next(self._numbers)}"
+            try:
+                self._execute(f"savepoint {name}")
+            except BaseException:
+                for savepoint in below:
+                    savepoint.not_innermost = False
+                raise
+            stack.append(Savepoint(owner, name))
+
+    def commit(self, owner: object) -> None:
+        """Keep the owner's work. Where the database refuses, since a statement has failed, undo it and raise.
+
+        An exception that is being handled is raised in place of the database's: libraries that commit in a `finally`,
+        as pandas does, would else hide the first failure behind this one.
+        """
+        savepoint = self._find(owner)
+        if savepoint is None:
+            return
+        savepoint.kept = True
+        failure: BaseException | None = None
+        try:
+            self._release()
+        except Exception as error:
+            # Without this, PostgreSQL would answer ROLLBACK to the later COMMIT, without an error.
+            self._execute(f"rollback to savepoint {self._stack[-1].name}")
+            self._release()
+            failure = error.__context__ or error
+        if failure is not None:
+            failure.add_note("commit() has kept nothing: what this connection did since its last commit() is undone")
+            raise failure
+
+    def rollback(self, owner: object) -> None:
+        """Undo the owner's work. Errors: NotInnermost."""
+        savepoint = self._find(owner)
+        if savepoint is None:
+            return
+        if savepoint.not_innermost:
+            savepoint.kept = True
+            raise NotInnermost
+        self._execute(f"rollback to savepoint {savepoint.name}")
+        savepoint.kept = True
+        self._release()
+
+    def close(self, owner: object) -> None:
+        """The owner's handle is closed: its work stays in the transaction. No I/O; needs no lock."""
+        savepoint = self._find(owner)
+        if savepoint is not None:
+            savepoint.kept = True
+
+    def enter_block(self) -> Savepoint:
+        """The driver opens a savepoint of its own."""
+        block = Savepoint(None, "")
+        self._stack.append(block)
+        return block
+
+    def leave_block(self, block: Savepoint, *, undone: bool) -> None:
+        """The driver has released its savepoint, or rolled back to it: the savepoints within it are gone, too."""
+        position = self._stack.index(block)
+        above = self._stack[position + 1 :]
+        del self._stack[position:]
+        if not undone:
+            for savepoint in above:
+                savepoint.gone = savepoint.not_innermost = True
+            self._stack += [savepoint for savepoint in above if not savepoint.kept]
+
+    @property
+    def in_block(self) -> bool:
+        return any(savepoint.owner is None for savepoint in self._stack)
+
+    def _find(self, owner: object) -> Savepoint | None:
+        for savepoint in reversed(self._stack.copy()):
+            if savepoint.owner is owner and not savepoint.kept:
+                return savepoint
+        return None
+
+    def _release(self) -> None:
+        while self._stack and self._stack[-1].kept:
+            if not self._stack[-1].gone:
+                self._execute(f"release savepoint {self._stack[-1].name}")
+            self._stack.pop()

@@ -223,10 +223,9 @@ class SqlLog(SqlSideRecords, LocationNotes, TimeoutNotes):
 
     def decisions(self) -> dict[str, Decision]:
         rows = self._sessions.read(_DECISIONS)
+        decided = [row for row in rows if not decode_last(row[1])]
         try:
-            return {
-                gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in rows if not decode_last(text)
-            }
+            return {gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in decided}
         except ValueError as error:
             raise LogError(f"{self._name}: {error}. Nothing was done") from error
 

@@ -187,10 +187,9 @@ class SqliteLog(SqliteSideRecords, LocationNotes, TimeoutNotes):
 
     def decisions(self) -> dict[str, Decision]:
         rows = self._read("SELECT gtrid, branches, made FROM decisions WHERE branches IS NOT NULL")
+        decided = [row for row in rows if not decode_last(row[1])]
         try:
-            return {
-                gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in rows if not decode_last(text)
-            }
+            return {gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in decided}
         except ValueError as error:
             raise LogError(f"the decision log {self._folder.database}: {error}. Nothing was done") from error
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from txpool.pool import samples  # noqa: F401 - registers the pools as a source of metrics
 from txpool.pool.listeners import PoolListener
+from txpool.pool.numbers import samples  # noqa: F401 - registers the pools as a source of metrics
+from txpool.pool.numbers.statistics import PoolStatistics
 from txpool.pool.pool import Pool
 from txpool.pool.pooled import Connector, Pooled
-from txpool.pool.statistics import PoolStatistics
 
 __all__ = ["Connector", "Pool", "PoolListener", "PoolStatistics", "Pooled"]

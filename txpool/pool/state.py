@@ -11,9 +11,7 @@ So either the one that gives back sees the waiter, or the waiter sees the connec
 that fails, the slot goes to the next waiter, if another connection is open. Else the server is away, and there is no
 rush on it: no further waiter tries while other connects are under way, and once the last has failed, all hear why.
 
-A finaliser may run anywhere, also in a thread that holds the lock. So the finaliser of a `Pooled` takes no lock, and
-passes it to maintenance by `maintenance_queue`. Finalisers of users may give back and discard: where one runs in a
-thread that holds the lock, that step is deferred until the thread has released it.
+Finalisers: see `txpool.pool.finalisers`.
 """
 
 from __future__ import annotations
@@ -21,19 +19,17 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX
 from time import monotonic
 from typing import Any, Generic
 
-from txpool.errors import InterfaceError
-from txpool.locks import RLock
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import WAIT_SECONDS
+from txpool.pool.finalisers import DefersSteps
 from txpool.pool.listeners import Listeners
+from txpool.pool.numbers.statistics import Counters
 from txpool.pool.pooled import C, Connector, Member, Pooled
-from txpool.pool.statistics import Counters
 from txpool.pool.waiter import Waiter
 
 _waited = HISTOGRAMS[WAIT_SECONDS].observe
@@ -42,7 +38,7 @@ _waited = HISTOGRAMS[WAIT_SECONDS].observe
 before_waiting: list[Callable[[], object]] = []
 
 
-class PoolState(Generic[C]):
+class PoolState(DefersSteps, Generic[C]):
     """The state of a pool in one process. All methods are thread-safe; in finalisers `put`, `serve_waiters` and
     `destroy` are, too.
     """
@@ -68,10 +64,7 @@ class PoolState(Generic[C]):
         self.suspended = False
         #: True while `give_back` must look for surplus connections: closed, or above `max_size` after a resize.
         self.check_surplus = False
-        #: Never acquired twice by a thread. It is reentrant because an RLock knows its owner.
-        self.lock = RLock()
-        #: The steps of finalisers that ran in a thread that held the lock.
-        self._deferred: deque[Callable[[], None]] = deque()
+        super().__init__()
         self.idle: deque[Pooled[C]] = deque()
         self.waiters: deque[Waiter[C]] = deque()
         #: The slots in use, by id: what `max_size` counts. Weak references, so that dropped ones can be noticed.
@@ -82,35 +75,6 @@ class PoolState(Generic[C]):
         self.maintenance_queue: SimpleQueue[Pooled[C] | Member | None] = SimpleQueue()
         #: The `pool_state` of every Pooled of this pool: by its identity another pool's is recognised.
         self.reference = weakref.ref(self)
-
-    # -- finalisers ---------------------------------------------------------------------------------------------
-
-    def deferred_in_finaliser(self, step: Callable[..., None], *args: Any) -> bool:
-        """Defer the step, and return True, in a finaliser whose thread holds the lock; else False: do it now."""
-        if not self._owns_lock():
-            return False
-        self._deferred.append(partial(step, *args))
-        return True
-
-    def run_deferred(self) -> None:
-        """Run the deferred steps; called after each release of the lock."""
-        while self._deferred:
-            try:
-                step = self._deferred.popleft()
-            except IndexError:  # another thread was faster
-                return
-            step()
-
-    def refuse_finaliser(self) -> None:
-        """InterfaceError in a finaliser whose thread holds the lock: it would wait for itself."""
-        if self._owns_lock():
-            raise InterfaceError(
-                f"pool {self._name!r}: a finaliser may give a connection back, but it cannot take one while its thread "
-                "is busy in the pool"
-            )
-
-    def _owns_lock(self) -> bool:
-        return bool(self.lock._is_owned())  # type: ignore[attr-defined]
 
     # -- listeners ----------------------------------------------------------------------------------------------
 

@@ -20,10 +20,10 @@ from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.session import context_of, warn_of_risks
 from txpool.spark.commit.slots import reserve
 from txpool.spark.commit.status import TaggedJob
-from txpool.spark.commit.task import PartitionTask, results_of, unpickled
-from txpool.spark.commit.task_datasources import TaskDatasources, datasources_for
 from txpool.spark.commit.write import SparkWrite, next_number
 from txpool.spark.table.idempotent_job import JobId, claim_job
+from txpool.spark.task.datasources import TaskDatasources, datasources_for
+from txpool.spark.task.task import PartitionTask, results_of, unpickled
 from txpool.tm.ambient import current
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.tm import dropped
-from txpool.tm.extent import GONE, enters_again, is_over
+from txpool.tm.rules.extent import GONE, enters_again, is_over
 from txpool.tm.status import OPEN
 
 if TYPE_CHECKING:
@@ -86,12 +86,12 @@ _LEFT = "left by its block without its end, as by an interrupt just there"
 def make_ambient(transaction: Transaction | None) -> Token[Transaction | None]:
     """Make it the ambient transaction of this thread or task; the token is for `restore_ambient`."""
     token = ambient_variable.set(transaction)
-    if spark.is_loaded():
-        try:
+    try:
+        if spark.is_loaded():
             publish(transaction)
-        except BaseException:  # an interrupt: the caller gets no token, so nobody would end what is ambient
-            ambient_variable.reset(token)
-            raise
+    except BaseException:  # an interrupt: the caller gets no token, so nobody would end what is ambient
+        ambient_variable.reset(token)
+        raise
     return token
 
 

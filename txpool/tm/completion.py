@@ -14,7 +14,8 @@ from txpool.locks import RLock
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
 from txpool.resources.base import LAST, MARKED, Branch, Participant
-from txpool.tm import dropped, statistics
+from txpool.tm import dropped
+from txpool.tm.background import statistics
 from txpool.tm.commit.annotations import decision_annotations
 from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.commit.one_phase import commit_alone

@@ -26,9 +26,9 @@ from txpool.process.finishing import PendingWork
 from txpool.resources.deadlines import Deadlines
 from txpool.tm import closing, dropped
 from txpool.tm.ambient import current
+from txpool.tm.background.resolver import Resolver
+from txpool.tm.background.timers import Timers
 from txpool.tm.commit.coordinator import Coordinator
-from txpool.tm.resolver import Resolver
-from txpool.tm.timers import Timers
 from txpool.tm.transaction import Transaction
 from txpool.xid import make_gtrid, new_incarnation
 

@@ -10,7 +10,7 @@ from txpool.locks import RLock
 from txpool.resources.base import PREPARED
 from txpool.resources.resource import NAME, Resource, Work
 from txpool.resources.resource_branch import ResourceBranch
-from txpool.tm.enlistment_rules import WRITE_A_LOG
+from txpool.tm.rules.enlistment import WRITE_A_LOG
 from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:

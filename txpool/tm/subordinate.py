@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, cast
 from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.errors import ProgrammingError
 from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, PrepareVote, Role
-from txpool.tm import dropped, statistics
+from txpool.tm import dropped
+from txpool.tm.background import statistics
 from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.commit.phase import Phase
 from txpool.tm.commit.readers import Readers, checks_of

@@ -19,12 +19,13 @@ from txpool.locks import RLock
 from txpool.log.base import DecisionLog
 from txpool.resources.base import PREPARED, Branch
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.tm import dropped, own, statistics
+from txpool.tm import dropped, own
 from txpool.tm.ambient import left_behind
+from txpool.tm.background import statistics
 from txpool.tm.commit.annotations import checked_note
 from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.completion import Completion
-from txpool.tm.enlistment_rules import require_adoptable, require_atomic, require_begins_as, require_same
+from txpool.tm.rules.enlistment import require_adoptable, require_atomic, require_begins_as, require_same
 from txpool.tm.status import ACTIVE, OPEN, Status
 from txpool.tm.synchronizations import Synchronizations
 from txpool.xid import Xid, make_xid
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
     from txpool.resources.resource import Resource
-    from txpool.tm.extent import Extent
+    from txpool.tm.rules.extent import Extent
     from txpool.tracing import Trace
 
 logger = logging.getLogger("txpool")

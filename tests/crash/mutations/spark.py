@@ -9,7 +9,7 @@ MUTATIONS = (
         "26 yields",
         "a retry adopts what an earlier attempt has prepared, and its own yields are lost",
         test="tests/spark/commit/test_map_partitions.py::test_a_retry_adopts_only_where_no_yields_are_wanted",
-        real=(Edit("txpool.spark.commit.task:PartitionTask.__call__", "and not self.yielding", ""),),
+        real=(Edit("txpool.spark.task.task:PartitionTask.__call__", "and not self.yielding", ""),),
     ),
     Mutation(
         "26 given up",

@@ -290,8 +290,8 @@ def test_a_registered_datasource_is_found_by_its_name(spark: SparkSession, datab
 def test_no_password_travels(spark: SparkSession, databases: Databases, folder: Path) -> None:
     from pyspark import cloudpickle
 
-    from txpool.spark.commit.task import PartitionTask
-    from txpool.spark.commit.task_datasources import TaskDatasources, datasources_for
+    from txpool.spark.task.datasources import TaskDatasources, datasources_for
+    from txpool.spark.task.task import PartitionTask
 
     inline = folder / "inline.properties"
     inline.write_text(f"driver = psycopg\nurl = {databases.url('one')}\npassword = {databases.server.password}\n")

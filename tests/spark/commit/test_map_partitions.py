@@ -17,8 +17,8 @@ from tests.spark.commit.partition_functions import insert
 from txpool.errors import AlreadyDone, ProgrammingError, TransactionRolledBack
 from txpool.spark import map_partitions
 from txpool.spark.commit.locations import note_locations
-from txpool.spark.commit.task import PartitionTask
-from txpool.spark.commit.task_datasources import TaskDatasources
+from txpool.spark.task.datasources import TaskDatasources
+from txpool.spark.task.task import PartitionTask
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import get_manager
 

@@ -13,7 +13,7 @@ from txpool.datasource import DataSource
 from txpool.errors import OperationalError
 from txpool.resources.base import BranchRecord
 from txpool.spark.commit.attempts import Attempt, Candidates, PartitionResult, attempts_of, earlier_attempt, require_all
-from txpool.spark.commit.references import references_in
+from txpool.spark.task.references import references_in
 from txpool.xid import TaskName, make_xid
 
 GTRID = "txp1:driver:abcdefghijkl:1"

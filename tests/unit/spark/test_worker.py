@@ -7,7 +7,7 @@ import sys
 
 _WORKER = """
 import fcntl, gc, os, socket, struct, termios
-from txpool.spark.commit.worker import prepare_worker
+from txpool.spark.task.worker import prepare_worker
 
 with socket.create_server(("127.0.0.1", 0)) as listener:
     spark = socket.create_connection(listener.getsockname())

@@ -13,11 +13,11 @@ import pytest
 from tests.models.coordinator import ConnectionLost, CoordinatorWorld, ModelBranch
 from tests.support.interrupts import at_each_check
 from txpool.resources.base import BranchOutcome, PrepareVote
+from txpool.tm.background.resolver import Resolver
 from txpool.tm.commit import coordinator, readers
 from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.commit.phase import Phase
 from txpool.tm.commit.request import Outcome
-from txpool.tm.resolver import Resolver
 
 
 def test_the_decision_is_written_after_the_last_vote_and_before_the_first_commit() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txpool.tm import statistics
+from txpool.tm.background import statistics
 from txpool.tm.commit.phase import Phase
 
 EXPORTED = {

@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import FrameType
 
 from tests.support.interrupts import at_each_check
-from txpool.tm.timers import Timers
+from txpool.tm.background.timers import Timers
 
 
 def held() -> tuple[Timers, threading.Event]:

@@ -26,7 +26,7 @@ from txpool.errors import TransactionRolledBack
 from txpool.log.memory import MemoryDisk, MemoryLog
 from txpool.metrics import instruments
 from txpool.resources.base import Resolution
-from txpool.tm import statistics
+from txpool.tm.background import statistics
 from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.commit.phase import Phase
 from txpool.tm.transaction import Transaction

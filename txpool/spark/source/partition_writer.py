@@ -23,12 +23,12 @@ from txpool.errors import ConfigurationError, DataError, OperationalError, Progr
 from txpool.jobs.properties import TRACEPARENT
 from txpool.spark.commit.attempts import refusal
 from txpool.spark.commit.slots import NO_SLOT, Reservation, try_reserve
-from txpool.spark.commit.task import PartitionTask
-from txpool.spark.commit.worker import prepare_worker
 from txpool.spark.source.ambient import gtrid_of_job
 from txpool.spark.source.plan import WritePlan, WrittenField
 from txpool.spark.table.dialect import TableDialect, TaskCopy, dialect_of
 from txpool.spark.table.tasks import DIRECT, STAGED, StagedCopy, measure
+from txpool.spark.task.task import PartitionTask
+from txpool.spark.task.worker import prepare_worker
 
 #: The number of slots that tasks leave free, for the driver's own branch.
 _SPARE_SLOTS = 1

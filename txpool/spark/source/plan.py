@@ -24,11 +24,11 @@ from txpool.resources.base import LocationKey
 from txpool.resources.recovery_access import StagingTable
 from txpool.spark.commit.earlier_runs import settle_earlier_runs
 from txpool.spark.commit.locations import note_locations
-from txpool.spark.commit.task_datasources import TaskDatasources
-from txpool.spark.commit.tracing import NOT_TRACED, TaskTrace, planned_trace
 from txpool.spark.source.options import canonical_options
 from txpool.spark.table.dialect import Merge, TableDialect, TaskCopy, dialect_of, require_not_alone
 from txpool.spark.table.target import Target
+from txpool.spark.task.datasources import TaskDatasources
+from txpool.spark.task.tracing import NOT_TRACED, TaskTrace, planned_trace
 from txpool.spark.types.columns import Column, Layout
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction

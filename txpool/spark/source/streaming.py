@@ -21,8 +21,8 @@ from pyspark.sql.utils import is_remote
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.spark.commit.session import context_of
-from txpool.spark.commit.task_datasources import datasources_for
 from txpool.spark.table.idempotent_write import IdempotentWrite
+from txpool.spark.task.datasources import datasources_for
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.transactional import transactional
 

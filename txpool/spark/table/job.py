@@ -18,8 +18,6 @@ from txpool.spark.commit.earlier_runs import settle_earlier_runs
 from txpool.spark.commit.locations import note_locations
 from txpool.spark.commit.slots import Reservation, reserve, try_reserve
 from txpool.spark.commit.status import TaggedJob
-from txpool.spark.commit.task import PartitionTask
-from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.commit.write import SparkWrite, WriteUndone
 from txpool.spark.table.dialect import Merge, TableDialect
 from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
@@ -33,6 +31,8 @@ from txpool.spark.table.tasks import (
     StagedCopy,
     measure,
 )
+from txpool.spark.task.datasources import TaskDatasources
+from txpool.spark.task.task import PartitionTask
 from txpool.spark.types.columns import mapped_in_arrow
 from txpool.tm.transaction import Transaction
 

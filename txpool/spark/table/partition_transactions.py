@@ -21,12 +21,12 @@ from txpool.datasource import DataSource, connect
 from txpool.errors import ProgrammingError
 from txpool.spark.commit.attempts import PartitionResult, require_done
 from txpool.spark.commit.status import TaggedJob
-from txpool.spark.commit.task_datasources import TaskDatasources
 from txpool.spark.table.dialect import PartitionRecords, TaskCopy, dialect_of
 from txpool.spark.table.idempotent_write import IdempotentWrite, fingerprint
 from txpool.spark.table.report import CopyProgress, FinishedPartitions, Progress, WriteReport, reporting
 from txpool.spark.table.target import Target
 from txpool.spark.table.tasks import RESULT, STRATEGY, ArrowTask
+from txpool.spark.task.datasources import TaskDatasources
 from txpool.spark.types.columns import mapped_in_arrow
 from txpool.tm.ambient import current
 

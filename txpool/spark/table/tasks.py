@@ -20,11 +20,11 @@ from pyspark import Accumulator, TaskContext
 
 from txpool.datasource import connect
 from txpool.spark.commit.attempts import PartitionResult
-from txpool.spark.commit.task import results_of
-from txpool.spark.commit.task_datasources import TaskDatasources
-from txpool.spark.commit.tracing import TaskTrace, ambient_trace, traced
-from txpool.spark.commit.worker import prepare_worker
 from txpool.spark.table.dialect import TaskCopy
+from txpool.spark.task.datasources import TaskDatasources
+from txpool.spark.task.task import results_of
+from txpool.spark.task.tracing import TaskTrace, ambient_trace, traced
+from txpool.spark.task.worker import prepare_worker
 
 #: The local property of the job that has the strategy of its tasks.
 STRATEGY = "txpool.write.place"

@@ -16,9 +16,9 @@ from txpool.tm import dropped
 from txpool.tm.ambient import ambient_variable, live, make_ambient
 from txpool.tm.commit.annotations import checked_note
 from txpool.tm.demarcation.propagation import require_recordable
-from txpool.tm.extent import CONTEXTLIB, Extent, entrances, extent_of, learn_entrance
 from txpool.tm.manager import get_manager
-from txpool.tm.required import refuse_beginning_in_task
+from txpool.tm.rules.extent import CONTEXTLIB, Extent, entrances, extent_of, learn_entrance
+from txpool.tm.rules.required import refuse_beginning_in_task
 from txpool.tm.status import OPEN
 from txpool.tm.transaction import Transaction
 

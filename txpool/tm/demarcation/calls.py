@@ -12,7 +12,7 @@ from txpool.errors import ProgrammingError
 from txpool.tm import dropped
 from txpool.tm.ambient import ambient_variable, current, live, make_ambient, tell_jobs
 from txpool.tm.manager import get_manager
-from txpool.tm.required import note_suspended, refuse_beginning_in_task
+from txpool.tm.rules.required import note_suspended, refuse_beginning_in_task
 from txpool.tm.status import Status
 from txpool.tm.transaction import Transaction
 

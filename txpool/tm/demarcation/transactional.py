@@ -17,7 +17,7 @@ from txpool.tm.demarcation.block import idempotent_transaction, transaction
 from txpool.tm.demarcation.functions import is_coroutine_function, origin_of, require_function
 from txpool.tm.demarcation.propagation import Propagation, check_arguments, check_id, require_recordable
 from txpool.tm.demarcation.retry import RetryPolicy
-from txpool.tm.required import outside
+from txpool.tm.rules.required import outside
 
 if TYPE_CHECKING:
     from txpool.idempotency.once import IdempotentTransaction, RecordIn

@@ -22,7 +22,7 @@ class Reports:
 
     @property
     def texts(self) -> list[str]:
-        # What other tests of this process left to delete is told, too, whenever a coordinator closes (finishing.py).
+        # What other tests of this process left to delete is told, too, as a coordinator closes (process/finishing.py).
         records = [record for record in self._caplog.records if record.module != "finishing"]
         return [record.getMessage() for record in records if record.name == "txpool"]
 

@@ -8,8 +8,8 @@ from txpool.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from txpool.pool.listeners import PoolListener
+    from txpool.pool.numbers.statistics import PoolStatistics
     from txpool.pool.pool import Pool
-    from txpool.pool.statistics import PoolStatistics
     from txpool.resources.driver import Driver
 
 #: How `flush` treats the connections that are taken.

@@ -7,7 +7,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from txpool.pool.statistics import PoolStatistics
+from txpool.pool.numbers.statistics import PoolStatistics
 
 if TYPE_CHECKING:
     from txpool.pool.pool import Pool

@@ -16,7 +16,7 @@ from typing import Any
 from txpool.config import secrets
 from txpool.datasource import DataSource, find, install_received, known
 from txpool.errors import ConfigurationError
-from txpool.spark.commit.references import references_in
+from txpool.spark.task.references import references_in
 from txpool.tm.manager import get_manager
 
 

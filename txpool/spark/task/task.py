@@ -16,8 +16,8 @@ from txpool.resources.base import BranchRecord, LocationKey
 from txpool.spark.commit.attempts import PartitionResult, earlier_attempt, refusal
 from txpool.spark.commit.listing import list_attempts
 from txpool.spark.commit.slots import explain_slots
-from txpool.spark.commit.task_datasources import TaskDatasources
-from txpool.spark.commit.tracing import TaskTrace, ambient_trace, traced
+from txpool.spark.task.datasources import TaskDatasources
+from txpool.spark.task.tracing import TaskTrace, ambient_trace, traced
 from txpool.tm.ambient import ambient_variable
 from txpool.tm.subordinate import Subordinate
 from txpool.tracing import Trace

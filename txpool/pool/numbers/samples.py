@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txpool.metrics import Sample, add_source, catalogue
-from txpool.pool.registry import all_statistics
+from txpool.pool.numbers.registry import all_statistics
 
 #: A metric family, the values of its labels after the pool's name, and the field of PoolStatistics.
 _NUMBERS = (

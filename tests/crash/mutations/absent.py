@@ -85,13 +85,25 @@ MUTATIONS = (
         scenario=ASKS_AGAIN,
         found="FALSE: heuristic",
         test=_TESTS + "test_34_after_an_answer_that_was_lost_absent_is_that_answer",
-        real=(Edit(_POSTGRESQL + "sent", "raw is None, True", "raw is None, raw is None"),),
+        real=(Edit(_POSTGRESQL + "sent", "raw is None, True", "raw is None, again or raw is None"),),
     ),
     Mutation(
         "34j",
         "what is adopted from a listing has no evidence",
         test="tests/crash/test_absent.py::test_34_a_lost_answer_to_the_commit_of_a_task_is_success",
         real=(Edit("txpool.spark.commit.listing:list_attempts", ", identity, each.evidence)", ", identity)"),),
+    ),
+    Mutation(
+        "34k",
+        "a branch forgets that its COMMIT was begun before an interrupt",
+        test=_TESTS + "test_34_after_an_interrupt_the_command_may_have_been_sent_before",
+        real=(Edit("txpool.resources.postgresql.branch:PostgreSQLBranch._finish", "again=self._again", "again=False"),),
+    ),
+    Mutation(
+        "34l",
+        "an answer that was read counts as lost, since what followed was",
+        test=_TESTS + "test_34_an_answer_that_was_read_is_not_lost_with_the_proof_of_who_gave_it",
+        real=(Edit(_COMMAND + "_reply", "self._answer_lost = self._lost_before", "pass"),),
     ),
     Mutation(
         "34i",

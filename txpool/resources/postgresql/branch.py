@@ -48,12 +48,14 @@ _new = tuple.__new__
 class PostgreSQLBranch(XABranch):
     """A branch in a PostgreSQL database, on one raw connection of the driver `psycopg`."""
 
-    __slots__ = ("_begun", "_quoted", "_row", "_sent", "_until")
+    __slots__ = ("_again", "_begun", "_quoted", "_row", "_sent", "_until")
 
     #: Set by `name`: its xid as an SQL literal, and the statement that writes its row, or nothing.
     _quoted: str
     _row: str
-    #: Set with `_begun`: whether the command could be sent, and when to stop waiting for its answer.
+    #: Set with `_begun`: whether one was begun before, and interrupted; whether the command could be sent, and when to
+    #: stop waiting for its answer.
+    _again: bool
     _sent: bool
     _until: float | None
 
@@ -167,6 +169,7 @@ class PostgreSQLBranch(XABranch):
     # -- phase two ----------------------------------------------------------------------------------------------
 
     def _start(self, verb: PhaseTwoVerb) -> None:
+        self._again = self._begun is not None
         self._begun, self._sent = verb, False
         self._until = self._deadlines.after_decision()
         try:
@@ -189,7 +192,7 @@ class PostgreSQLBranch(XABranch):
             except psycopg.Error as error:
                 logger.debug("%s", described(error))  # the command meets it again
         command = PostgreSQLPhaseTwo(self.record, verb, self._driver, self._deadlines)
-        return command.sent(self._raw if self._sent else None, self._until).finish()
+        return command.sent(self._raw if self._sent else None, self._until, again=self._again).finish()
 
     def _roll_back_unanswered(self) -> BranchOutcome:
         session: Session = self._raw.session

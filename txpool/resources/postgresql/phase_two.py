@@ -38,10 +38,13 @@ class PostgreSQLPhaseTwo(PhaseTwoCommand):
 
     untold = "the server does not tell its timeline, as on a standby"
 
-    def sent(self, raw: Any | None, until: float | None) -> PostgreSQLPhaseTwo:
-        """It was sent over this connection, None if that failed; `until` is when to stop waiting. Returns itself."""
+    def sent(self, raw: Any | None, until: float | None, *, again: bool = False) -> PostgreSQLPhaseTwo:
+        """It was sent over this connection, None if that failed; `until` is when to stop waiting. Returns itself.
+
+        `again` says that another was begun before, and interrupted.
+        """
         self._raw, self._until = raw, until
-        self._lost_before, self._answer_lost = raw is None, True
+        self._lost_before, self._answer_lost = again or raw is None, True
         return self
 
     @staticmethod

@@ -19,8 +19,10 @@ from txpool.config.secrets import Secret
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
 from txpool.resources.branches.adopted import PhaseTwoConnection
 from txpool.resources.branches.phase_two import PhaseTwoVerb
+from txpool.resources.postgresql import phase_two
 from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.phase_two import PostgreSQLPhaseTwo
+from txpool.resources.postgresql.session.identity import identify
 
 OUTCOMES = {"commit": BranchOutcome.COMMITTED, "rollback": BranchOutcome.ROLLED_BACK}
 
@@ -111,6 +113,33 @@ def test_34_after_an_answer_that_was_lost_absent_is_that_answer(world: BranchDat
         assert getattr(branch, f"await_{verb}")() is OUTCOMES[verb]
         assert by_recovery(world, branch.record, verb) is BranchOutcome.ABSENT
     assert world.rows() == ([1] if verb == "commit" else [])
+
+
+@pytest.mark.parametrize("verb", ["commit", "rollback"])
+def test_34_after_an_interrupt_the_command_may_have_been_sent_before(world: BranchDatabase, verb: str) -> None:
+    branch = world.prepared_branch()
+    with without_status(world):
+        getattr(branch, f"start_{verb}")()
+        world.raw.session.receive()  # then the interrupt comes, and the coordinator starts anew
+        assert ended(branch, verb) is OUTCOMES[verb]
+
+
+@pytest.mark.parametrize("verb", ["commit", "rollback"])
+def test_34_an_answer_that_was_read_is_not_lost_with_the_proof_of_who_gave_it(
+    world: BranchDatabase, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first command has found nothing: somebody else has ended it, and not this one."""
+    branch = world.prepared_branch()
+    by_hand(world, "rollback", branch.record)
+
+    def lose(session: Any, until: float | None) -> Any:
+        monkeypatch.setattr(phase_two, "identify", identify)
+        raise psycopg.OperationalError("lost")
+
+    monkeypatch.setattr(phase_two, "identify", lose)
+    with without_status(world):
+        assert ended(branch, verb) is BranchOutcome.ABSENT
+    assert phase_two.identify is identify
 
 
 @pytest.mark.parametrize("was_prepared", [True, False])

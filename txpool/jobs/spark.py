@@ -6,15 +6,16 @@ itself decides, and not that of txpool.spark.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from sys import modules
 from typing import Any
 
 _PACKAGE = "pyspark"
 
 
-def is_loaded() -> bool:
-    """Whether there may be a session, jobs or a task here."""
-    return _PACKAGE in modules
+#: Whether there may be a session, jobs or a task here. Each transaction asks several times.
+is_loaded: Callable[[], bool] = partial(modules.__contains__, _PACKAGE)
 
 
 def class_named(name: str) -> Any:

@@ -123,7 +123,7 @@ class BranchNamedAtStart(XABranch):
     record: BranchRecord
 
     def __init__(self, datasource: str, driver: Any, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
-        super().__init__(datasource, driver, raw, deadlines)
+        LocalTransaction.__init__(self, datasource, driver, raw, deadlines)  # super() costs more than all the rest here
         self._prepare = UNSENT
         self._evidence = _NO_EVIDENCE
         self._phase_two: PhaseTwoCommand | None = None

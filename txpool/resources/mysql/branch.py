@@ -27,7 +27,7 @@ class MySQLBranch(BranchNamedAtStart):
     command = MySQLPhaseTwo
 
     def __init__(self, datasource: str, driver: RowsDriver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
-        super().__init__(datasource, driver, raw, deadlines)
+        BranchNamedAtStart.__init__(self, datasource, driver, raw, deadlines)  # as in that
         self._driver: RowsDriver = driver
         self._session = raw.session
         #: The server has answered as to a branch that was there still.

@@ -16,6 +16,7 @@ from txpool import failpoints
 from txpool.errors import LogError
 from txpool.log.base import SideRecord
 from txpool.log.formats import pack, unpack
+from txpool.xid import split_gtrid
 
 #: The kind of side record that holds one. Its name is the incarnation and the timeout.
 TIMEOUT: Final = "timeout"
@@ -38,7 +39,7 @@ class _Log(Protocol):
 class TimeoutNotes:
     """The timeout notes of a log; a base of every store."""
 
-    #: By incarnation: the largest timeout that this process has noted.
+    #: By the beginning of an incarnation's gtrids: the largest timeout that this process has noted.
     _timeouts: dict[str, float]
 
     def note_timeout(self: _Log, gtrid: str, timeout: float) -> None:
@@ -46,9 +47,10 @@ class TimeoutNotes:
 
         No I/O where this process has noted one that is as large.
         """
-        incarnation = gtrid.split(":", 3)[2]
-        if timeout <= self._timeouts.get(incarnation, -1.0):
+        beginning = gtrid[: gtrid.rfind(":")]
+        if timeout <= self._timeouts.get(beginning, -1.0):
             return
+        incarnation = split_gtrid(gtrid).incarnation
         if failpoints.armed:
             failpoints.hit("log.timeout")
         text = pack(seconds=None if timeout == inf else timeout)
@@ -57,7 +59,7 @@ class TimeoutNotes:
         except LogError as error:
             error.add_note(f"that a transaction of {incarnation} has a timeout of {timeout} s could not be noted")
             raise
-        self._timeouts[incarnation] = max(timeout, self._timeouts.get(incarnation, -1.0))
+        self._timeouts[beginning] = max(timeout, self._timeouts.get(beginning, -1.0))
 
     def timeouts(self: _Log) -> dict[str, float]:
         """By incarnation: the largest timeout that is noted, in seconds; `inf` where there was none."""

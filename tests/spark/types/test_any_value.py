@@ -130,7 +130,7 @@ _MYSQL = [
     narrow("timestamp(6) null", "bigint", whole(64), _MOMENT, read="cast(unix_timestamp(x) * 1000000 as signed)"),
     narrow("date", "int", whole(32), _DAYS, read="to_days(x) - to_days('1970-01-01')"),
     narrow("double", "double", st.floats()),
-    narrow("float", "float", st.floats(width=32), read="x + 0e0"),
+    narrow("float", "float", st.floats(width=32), read="x * 1e0"),  # which keeps -0.0
     narrow("text character set utf8mb4", "binary", _BYTES, "cast({0} as string)", bytearray, found=_utf8),
     narrow("json", "string", _DOCUMENTS, found=_document),
     narrow("binary(3)", "binary", _BYTES, send=bytearray),
@@ -228,7 +228,7 @@ def test_it_arrives_equal_or_the_write_fails(
                 continue
             ((found,),) = ask(f"select {column.read} from t")
             if column.declared == "json" and found is not None:
-                found = json.loads(found)
+                found = _document(found)  # MariaDB keeps the text
             expected = None if value is None else column.found(value)
             assert same(expected, found), f"{column.declared}: sent {value!r}, and found {found!r}"
             outcomes["equal"] += 1

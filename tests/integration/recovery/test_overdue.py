@@ -20,6 +20,11 @@ from tests.support.recovery_site import BOTH, HOLDER, Site, extend
 from tests.support.waiting import until
 from txpool import failpoints
 
+#: The same process; it connects before the timeout runs.
+CONNECTED = HOLDER.replace(
+    "with transaction()",
+    'for name in sys.argv[1:]:\n        connect(f"{name}.properties").close()\n    with transaction()',
+)
 #: A process that has prepared would decide at once, but for this.
 PREPARED = "coordinator.prepared=hang"
 
@@ -30,7 +35,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path, databases: Any) -> Si
 
 
 @contextmanager
-def stopped(site: Site, *names: str, timeout: str = "2", source: str = HOLDER) -> Iterator[tuple[Any, str]]:
+def stopped(site: Site, *names: str, timeout: str = "2", source: str = CONNECTED) -> Iterator[tuple[Any, str]]:
     """A process that is prepared, and is stopped by SIGSTOP; its gtrid."""
     text = (site.folder / "txpool.properties").read_text().strip()
     site.write("txpool", f"{text}\ntransaction.timeout = {timeout}")

@@ -115,12 +115,15 @@ def test_each_leaves_the_living_of_the_other_alone(former: Make, version: str, s
 
 
 def stop_process(site: Former, version: str, number: int, point: str, *names: str) -> subprocess.Popen[str]:
-    """A living process with a timeout of 1 s that hangs at a point, prepared."""
+    """A living process with a timeout of 2 s that hangs at a point, prepared."""
     before = site.databases.prepared()
     configure(site, version)
     text = (site.folder / "txpool.properties").read_text().strip()
-    site.write("txpool", f"{text}\ntransaction.timeout = 1")
-    process = start(site, version, WRITER, str(number), *names, failpoints=f"{point}=hang")
+    site.write("txpool", f"{text}\ntransaction.timeout = 2")
+    # It connects before the timeout runs.
+    connected = 'for name in sys.argv[2:]:\n        connect(f"{name}.properties").close()\n    with transaction():'
+    source = WRITER.replace("with transaction():", connected)
+    process = start(site, version, source, str(number), *names, failpoints=f"{point}=hang")
     prepared = len({"one", "two"}.intersection(names))
     while len(site.databases.prepared()) < len(before) + prepared:
         assert process.poll() is None, process.communicate()

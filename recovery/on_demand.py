@@ -26,8 +26,8 @@ def scan(
 ) -> list[str]:
     """Scan once over these datasources, as the process's own file says: its nodes, filters and logins count.
 
-    Returns what dead processes have prepared there and was left alone, each with the reason. Errors: LogError, and
-    those of the configuration.
+    Returns what dead processes have prepared there, and a filter or a suspension leaves alone, each with the reason.
+    What is left alone for another reason is logged. Errors: LogError, and those of the configuration.
     """
     # The file's own datasources and modules are for the process that recovers all.
     settings = replace(
@@ -44,7 +44,7 @@ def scan(
         with closing(manager):
             manager.scan()
             overview = manager.last_scan.overview
-    return [] if overview is None else _left_by_the_dead(overview, {each.name for each in datasources})
+    return [] if overview is None else _kept_of_the_dead(overview, {each.name for each in datasources})
 
 
 def incarnations(coordinator: CoordinatorSettings, log: DecisionLog) -> Mapping[str, IncarnationState]:
@@ -71,12 +71,13 @@ def _opened(settings: RecoverySettings, log: DecisionLog) -> Iterator[DecisionLo
         yield opened
 
 
-def _left_by_the_dead(overview: Overview, names: set[str]) -> list[str]:
+def _kept_of_the_dead(overview: Overview, names: set[str]) -> list[str]:
     found, report = [], overview.report
     for each in overview.in_doubt:
         held = sorted({it.datasource for it in each.branches if it.state == "prepared"} & names)
-        if held and each.standing in _DEAD:
-            reasons = dict.fromkeys(left.reason for left in report.left_alone if left.gtrid == each.gtrid)
-            why = report.suspended or "; ".join(reasons) or each.standing
+        # A filter's vote raises no alarm. What does, such as a datasource without an answer, may end by itself.
+        voted = dict.fromkeys(it.reason for it in report.left_alone if it.gtrid == each.gtrid and not it.alarm)
+        why = report.suspended or "; ".join(voted)
+        if held and each.standing in _DEAD and why:
             found.append(f"{each.gtrid} in {', '.join(held)} ({why})")
     return found

@@ -86,6 +86,8 @@ _PREPARES = "branch.prepare-sent"
 IN_A_TASK = (BEGINS, HAS_WRITTEN, *(f"{_PREPARES}@{nth}" for nth in range(1, len(WRITTEN) + 1)), IS_PREPARED)
 #: The points of the scan that ends what earlier runs have left.
 SCAN_BEFORE_THE_JOB = {"recovery.listed": 1, "recovery.read": 1, "recovery.fenced": 1}
+#: A process notes the largest timeout of its transactions before the first of them prepares: here it has none.
+TIMEOUT_NOTED = {"log.timeout": 1}
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def test_every_point(
     answers, end = play(spark_process, site, [*orders, kills[-1].order])
     in_the_log = (*IN_ANY, *IN_THE_LOG)
     points = {point: times for before, point, times, _ in in_the_log if before == PLAIN}
-    assert answers[0].driver == points | SCAN_BEFORE_THE_JOB
+    assert answers[0].driver == points | SCAN_BEFORE_THE_JOB | TIMEOUT_NOTED
     assert answers[0].task == {_PREPARES: len(WRITTEN)}
     scans = [answer for order, answer in zip(orders, answers, strict=True) if order.scan]
     assert all(scan.end == 0 and "heuristic" not in scan.said.lower() for scan in scans), scans

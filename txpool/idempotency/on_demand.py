@@ -19,7 +19,8 @@ def recover(datasources: Iterable[DataSource], *, backoff: float | None = 0) -> 
 
     The nodes are this process's own and those of its `recovery.nodes`; its filters and the suspension count. `backoff`
     is the seconds between the scan's two passes; None takes the configured value. Returns what dead processes have
-    prepared there and was left alone, each with the reason. Errors: LogError, and those of the configuration.
+    prepared there, and a filter or the suspension leaves alone, each with the reason. Errors: LogError, and those of
+    the configuration.
     """
     manager = get_manager()
     able = {each.name: each for each in datasources if each.role in (Role.PREPARED, Role.MARKED)}

@@ -23,8 +23,8 @@ _MOST_NAMED = 5
 def settle_earlier_runs(log: DecisionLog | None, datasources: Iterable[DataSource]) -> None:
     """One scan over those that can prepare, for this node and those of `recovery.nodes`.
 
-    Recovery's filters and its suspension count. OperationalError if it leaves alone what a dead process has prepared:
-    the job's tasks might wait for its locks for ever. If the scan itself fails, that is logged, and the job may go on.
+    Recovery's filters and its suspension count. OperationalError if they leave alone what a dead process has prepared:
+    the job's tasks might wait for its locks for ever. If the scan fails, that is logged, and the job may go on.
     """
     able = [each for each in datasources if each.role is Role.PREPARED]
     if log is None or not able:

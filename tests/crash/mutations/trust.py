@@ -33,6 +33,12 @@ MUTATIONS = (
         "recovery drops whatever is called as a staging table is",
         test="tests/integration/spark/test_owned_tables.py::"
         "test_32_a_staging_table_of_a_strangers_is_not_used_and_keeps_recovery_from_nothing",
-        real=(Edit("txpool.resources.postgresql.staging:_LIST", " and c.relowner in (table ours)", ""),),
+        real=(
+            Edit(
+                "txpool.resources.postgresql.staging:_LIST",
+                " and c.relowner operator(pg_catalog.=) any (table ours)",
+                "",
+            ),
+        ),
     ),
 )

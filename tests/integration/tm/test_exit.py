@@ -395,7 +395,7 @@ print(tx.gtrid, file=sys.stderr)
 
 def test_an_impatient_interrupt_ends_the_waiting(book: Site, other: EmbeddedPostgres) -> None:
     interrupt = (
-        "import threading\nfrom txpool import finishing\n"
+        "import threading\nfrom txpool.process import finishing\n"
         "finishing._thread(lambda: (__import__('time').sleep(1), os.kill(os.getpid(), signal.SIGINT)))\n"
     )
     said = run(book, f'{BEGIN}write("one", "book")\n{FREEZE}\nfreeze({other.pid})\n{interrupt}')

@@ -18,10 +18,11 @@ from typing import Any, Final
 
 from txpool import failpoints
 from txpool.config.secrets import Secret
-from txpool.errors import LogError, LogUnknown
+from txpool.errors import LogError
 from txpool.locks import Lock
 from txpool.log import forks
 from txpool.log.base import Decision, Heuristic, IncarnationState, resolution_of
+from txpool.log.decisions import DecisionRecords, decisions_in, last_resources_in
 from txpool.log.formats import FORMAT
 from txpool.log.lease import Lease
 from txpool.log.locations import INCARNATION, LocationNotes
@@ -31,7 +32,7 @@ from txpool.log.side_records import SqlSideRecords
 from txpool.log.statements import Script
 from txpool.log.timeouts import TimeoutNotes
 from txpool.process.finishing import plural
-from txpool.resources.base import BranchRecord, Refused, Resolution, decode, decode_last, encode, encode_last
+from txpool.resources.base import Refused, Resolution
 from txpool.xid import new_incarnation, split_gtrid
 
 logger = logging.getLogger("txpool")
@@ -69,7 +70,7 @@ class _Kept(Exception):
     """The note of a last resource keeps its place: the transaction that would replace it rolls back."""
 
 
-class SqlLog(SqlSideRecords, LocationNotes, TimeoutNotes):
+class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
     """A DecisionLog in a database on a server. Thread-safe; a forked child goes on with an incarnation of its own.
 
     `incarnations` and `fence` know only those of `nodes`: this node's own, unless others are listed, or all by "*".
@@ -96,6 +97,7 @@ class SqlLog(SqlSideRecords, LocationNotes, TimeoutNotes):
         self._statements = self._server.statements
         self._name = self._server.name
         self._sessions = Sessions(self._server)
+        self._do_durably = self._sessions.use
         self._forgotten: deque[str] = deque()
         self._fenced_name = ""  # our own incarnation's name, once a write was refused since it is fenced
         self._paused = False
@@ -134,34 +136,6 @@ class SqlLog(SqlSideRecords, LocationNotes, TimeoutNotes):
         # An adopted log has the notes of nodes that it has no incarnation of.
         return self._listed_nodes.union(registered, self.noted_nodes())
 
-    def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
-        text = encode(branches)
-        if failpoints.armed:
-            failpoints.hit("log.record")
-        self._write(gtrid, text)
-        if failpoints.armed:
-            failpoints.hit("log.recorded")
-
-    def note_last(self, gtrid: str, datasource: str) -> None:
-        if failpoints.armed:
-            failpoints.hit("log.last")
-        self._write(gtrid, encode_last(datasource))
-
-    def _write(self, gtrid: str, text: str) -> None:
-        """Write a decision, or the note of a last resource, under the gtrid's key."""
-        if (current := self._current) is not None and gtrid.startswith(current.prefix):
-            incarnation = current.name
-        else:
-            incarnation = split_gtrid(gtrid).incarnation
-        try:
-            error = self._sessions.use(self._decide, gtrid, incarnation, text)
-        except LogUnknown:
-            raise
-        except LogError as failure:
-            raise Refused(f"{gtrid} was not decided, and rolls back: {failure}") from failure
-        if error is not None:
-            raise error
-
     def abort(self, gtrid: str) -> Resolution:
         if failpoints.armed:
             failpoints.hit("log.abort")
@@ -173,8 +147,7 @@ class SqlLog(SqlSideRecords, LocationNotes, TimeoutNotes):
         return self.abort(gtrid)
 
     def last_resources(self) -> dict[str, str]:
-        rows = self._sessions.read(_NOTES)
-        return {gtrid: datasource for gtrid, text in rows if (datasource := decode_last(text)) is not None}
+        return last_resources_in(self._sessions.read(_NOTES))
 
     def forget(self, gtrid: str) -> None:
         """Forget the decision with others, in one round trip. Never an error: recovery does it again."""
@@ -222,12 +195,7 @@ class SqlLog(SqlSideRecords, LocationNotes, TimeoutNotes):
         return {gtrid for (gtrid,) in self._sessions.read(_FINISHED)}
 
     def decisions(self) -> dict[str, Decision]:
-        rows = self._sessions.read(_DECISIONS)
-        decided = [row for row in rows if not decode_last(row[1])]
-        try:
-            return {gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in decided}
-        except ValueError as error:
-            raise LogError(f"{self._name}: {error}. Nothing was done") from error
+        return decisions_in(self._sessions.read(_DECISIONS), self._name)
 
     def aborted(self) -> set[str]:
         return {gtrid for (gtrid,) in self._sessions.read(_ABORTED)}

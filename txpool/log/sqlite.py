@@ -16,17 +16,18 @@ from functools import partial
 from pathlib import Path
 
 from txpool import failpoints
-from txpool.errors import LogError, LogUnknown
+from txpool.errors import LogError
 from txpool.locks import Lock
 from txpool.log import forks, registry
 from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord, resolution_of
+from txpool.log.decisions import DecisionRecords, decisions_in, last_resources_in
 from txpool.log.folder import LogFolder
 from txpool.log.formats import FORMAT
 from txpool.log.group import GroupCommit
 from txpool.log.locations import INCARNATION, LocationNotes
 from txpool.log.side_records import SqliteSideRecords
 from txpool.log.timeouts import TimeoutNotes
-from txpool.resources.base import BranchRecord, Refused, Resolution, decode, decode_last, encode, encode_last
+from txpool.resources.base import Refused, Resolution
 from txpool.xid import new_incarnation, split_gtrid
 
 _FORGET_BATCH = 1000  # how many decisions wait to be forgotten before that gets a transaction of its own
@@ -52,7 +53,7 @@ _DISMISS = "DELETE FROM heuristics WHERE gtrid = ? AND bqual = coalesce(?, bqual
 _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM heuristics ORDER BY gtrid, bqual"
 
 
-class SqliteLog(SqliteSideRecords, LocationNotes, TimeoutNotes):
+class SqliteLog(DecisionRecords, SqliteSideRecords, LocationNotes, TimeoutNotes):
     """A DecisionLog in a folder. Thread-safe; a forked child goes on with an incarnation of its own.
 
     Errors: LogError where nothing was written, LogUnknown where that is not known.
@@ -67,6 +68,7 @@ class SqliteLog(SqliteSideRecords, LocationNotes, TimeoutNotes):
             self._folder.release_reserve,
             deferred=_FORGET,
         )
+        self._do_durably = self._group.write
         self._registering = Lock()
         self._noted = set()
         self._timeouts = {}
@@ -104,34 +106,6 @@ class SqliteLog(SqliteSideRecords, LocationNotes, TimeoutNotes):
     def nodes(self) -> frozenset[str]:
         return frozenset({self._node})
 
-    def record(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
-        text = encode(branches)
-        if failpoints.armed:
-            failpoints.hit("log.record")
-        self._write(gtrid, text)
-        if failpoints.armed:
-            failpoints.hit("log.recorded")
-
-    def note_last(self, gtrid: str, datasource: str) -> None:
-        if failpoints.armed:
-            failpoints.hit("log.last")
-        self._write(gtrid, encode_last(datasource))
-
-    def _write(self, gtrid: str, text: str) -> None:
-        """Write a decision, or the note of a last resource, under the gtrid's key."""
-        if (current := self._current) is not None and gtrid.startswith(current.prefix):
-            incarnation = current.name
-        else:
-            incarnation = split_gtrid(gtrid).incarnation
-        try:
-            error = self._group.write(self._decide, gtrid, incarnation, text)
-        except LogUnknown:
-            raise
-        except LogError as failure:
-            raise Refused(f"{gtrid} was not decided, and rolls back: {failure}") from failure
-        if error is not None:
-            raise error
-
     def abort(self, gtrid: str) -> Resolution:
         if failpoints.armed:
             failpoints.hit("log.abort")
@@ -143,8 +117,7 @@ class SqliteLog(SqliteSideRecords, LocationNotes, TimeoutNotes):
         return self._group.write(_abort_noted, gtrid)
 
     def last_resources(self) -> dict[str, str]:
-        rows = self._read("SELECT gtrid, branches FROM decisions WHERE substr(branches, 1, 1) = '{'")
-        return {gtrid: datasource for gtrid, text in rows if (datasource := decode_last(text)) is not None}
+        return last_resources_in(self._read("SELECT gtrid, branches FROM decisions WHERE substr(branches, 1, 1) = '{'"))
 
     def forget(self, gtrid: str) -> None:
         """Forget the decision with a later write, without an fsync of its own. Never an error: recovery retries."""
@@ -187,11 +160,7 @@ class SqliteLog(SqliteSideRecords, LocationNotes, TimeoutNotes):
 
     def decisions(self) -> dict[str, Decision]:
         rows = self._read("SELECT gtrid, branches, made FROM decisions WHERE branches IS NOT NULL")
-        decided = [row for row in rows if not decode_last(row[1])]
-        try:
-            return {gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in decided}
-        except ValueError as error:
-            raise LogError(f"the decision log {self._folder.database}: {error}. Nothing was done") from error
+        return decisions_in(rows, f"the decision log {self._folder.database}")
 
     def aborted(self) -> set[str]:
         return {gtrid for (gtrid,) in self._read("SELECT gtrid FROM decisions WHERE branches IS NULL")}

@@ -204,9 +204,9 @@ MUTATIONS = (
         "test_25_another_process_may_decide_for_the_living_incarnation_that_named_the_gtrid[sqlite]",
         real=(
             Edit(
-                "txpool.log.sqlite:SqliteLog._write",
+                "txpool.log.decisions:DecisionRecords._write",
                 "split_gtrid(gtrid).incarnation",
-                "self._current and self._current.name",
+                "current and current.name",
             ),
         ),
     ),

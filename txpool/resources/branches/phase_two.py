@@ -164,7 +164,6 @@ class PhaseTwoCommand(ABC):
 
     def _send_over(self, raw: Any) -> None:
         self._raw = raw
-        self._before_sending(raw)
         # From here on it may be executed, whatever the connection does.
         self._lost_before, self._answer_lost = self._answer_lost, True
         self._send(raw)
@@ -244,9 +243,6 @@ class PhaseTwoCommand(ABC):
 
     def _lift_timeouts(self, raw: Any) -> None:  # noqa: B027 - most servers end no such command by a timeout
         """Let no timeout of a new session end the second try."""
-
-    def _before_sending(self, raw: Any) -> None:  # noqa: B027
-        """What may fail before anything of the command is sent."""
 
     @abstractmethod
     def _send(self, raw: Any) -> None:

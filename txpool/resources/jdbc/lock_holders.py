@@ -24,8 +24,8 @@ class JdbcLockHolders:
         raw = self._driver.connect()
         try:
             self.certain = raw.database.knows_holders
+            found = raw.database.lock_holders(raw, waiting)
             # Behind a balancer the session may be another server's.
-            found = raw.database.lock_holders(raw, [each for each in waiting if each.identity == raw.identity])
-            return [next(found, []) if each.identity == raw.identity else [] for each in waiting]
+            return [held if each.identity == raw.identity else [] for each, held in zip(waiting, found, strict=True)]
         finally:
             self._driver.close(raw)

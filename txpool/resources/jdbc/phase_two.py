@@ -28,10 +28,11 @@ class JdbcPhaseTwo(PhaseTwoCommand):
         raw.autocommit = True
         raw.database.before_finishing(raw)
 
-    def _before_sending(self, raw: Any) -> None:
+    def _send_over(self, raw: Any) -> None:
         if raw.database.has_network_timeout and self._until is not None:
             raw.set_network_timeout(max(self._until - monotonic(), 0.1))
         within_step()  # nothing is sent once the step is over
+        super()._send_over(raw)
 
     def _send(self, raw: Any) -> None:
         self._answer = raw.database.finish(raw, self._record, self._verb, own=raw is self._own)

@@ -6,7 +6,7 @@ A raw connection is an `XaConnection`. Java's calls block: each method here retu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -79,9 +79,9 @@ class Database(ABC):
         """The server's number of a role; empty where it has none."""
         return ""
 
-    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> Iterator[list[PreparedBranch]]:
+    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
         """For each of these connections, the branches that it waits for, or may; asked over `raw`."""
-        return iter([])
+        return [[] for _ in waiting]
 
     # -- local transactions -------------------------------------------------------------------------------------
 

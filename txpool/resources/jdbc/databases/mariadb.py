@@ -6,7 +6,7 @@ that is silent after PREPARE is ended by the server itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from txpool.resources.base import BranchOutcome, BranchRecord
@@ -79,15 +79,15 @@ class MariaDB(DatabaseByXA):
     def commands_branch(self, statement: str) -> bool:
         return commands_branch(text_of(statement))
 
-    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> Iterator[list[PreparedBranch]]:
+    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
         try:
             held = behind_prepared(MySQLSession(raw))
             candidates = self.listed(raw) if held else []
         except Exception as error:
             if getattr(error, "vendor_code", 0) in NOT_ALLOWED:
-                return iter([])
+                return [[] for _ in waiting]
             raise
-        return iter([candidates if _greeted(each.java) in held else [] for each in waiting])
+        return [candidates if _greeted(each.java) in held else [] for each in waiting]
 
     def between_end_and_prepare(self, raw: Any) -> None:
         raw.run(xa.HOLD).close()

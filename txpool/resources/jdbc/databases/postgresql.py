@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from txpool.errors import described
@@ -153,10 +153,10 @@ class PostgreSQL(DatabaseBySQL):
             owners=raw.settings.prepared_owners,
         )
 
-    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> Iterator[list[PreparedBranch]]:
+    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
         pids = [0 if each.lost else int(call(each.java.getBackendPID)) for each in waiting]
         rows = raw.run(HOLDERS.replace("%s", f"'{{{','.join(map(str, pids))}}}'")).fetchall()
-        return iter(held_by(pids, rows, self.listed(raw) if rows else ()))
+        return held_by(pids, rows, self.listed(raw) if rows else ())
 
     def status_of(self, raw: Any, record: BranchRecord) -> BranchOutcome | None:
         evidence = record.evidence

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
 from typing import Any, Final
-
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StructField
 
 from txpool.datasource import DataSource
 from txpool.resources.base import Role
@@ -17,13 +14,14 @@ from txpool.resources.mysql.own_tables import quoted
 from txpool.resources.mysql.partitions import MySQLPartitions
 from txpool.resources.mysql.staging import MySQLStaging, MySQLStagingTable
 from txpool.spark.commit.status import TaggedJob
+from txpool.spark.table.dialect import TableDialect
 from txpool.spark.table.mysql.copying import LOCKED, MySQLCopy
 from txpool.spark.table.mysql.merge import MySQLMerge
 from txpool.spark.table.mysql.target import is_independent, read_target, require_privileges, require_unique
 from txpool.spark.table.mysql.types import definitions, match, pair_columns, quoted_list
 from txpool.spark.table.target import Target
 from txpool.spark.table.tasks import ATTEMPT
-from txpool.spark.types.columns import Column, Layout
+from txpool.spark.types.columns import Layout
 from txpool.spark.types.encoding import ColumnEncoding
 from txpool.tm.transaction import Transaction
 
@@ -34,32 +32,12 @@ class MySQLTables:
     """As `TableDialect`."""
 
     partitions = MySQLPartitions()
-
-    def definitions(self, fields: Iterable[StructField], keys: Sequence[str] = ()) -> list[tuple[str, str]]:
-        return definitions(fields, keys)
-
-    def read_target(
-        self,
-        datasource: DataSource,
-        table: str,
-        new: Sequence[tuple[str, str]] | None = None,
-        keys: Sequence[str] = (),
-        *,
-        created_by: str = "create=True",
-        gtrid: str = "",
-    ) -> Target:
-        return read_target(datasource, table, new, keys, created_by=created_by, gtrid=gtrid)
-
-    def pair(
-        self, fields: Iterable[StructField], columns: Sequence[Column], table: str
-    ) -> tuple[list[tuple[StructField, Column]], Layout]:
-        return pair_columns(fields, columns, table)
-
-    def match(self, df: DataFrame, columns: Sequence[Column], table: str) -> tuple[DataFrame, Layout]:
-        return match(df, columns, table)
-
-    def require_unique(self, target: Target, keys: Sequence[str], names: Sequence[str]) -> None:
-        require_unique(target, keys, names)
+    definitions = staticmethod(definitions)
+    read_target = staticmethod(read_target)
+    pair = staticmethod(pair_columns)
+    match = staticmethod(match)
+    require_unique = staticmethod(require_unique)
+    staging_table = MySQLStagingTable
 
     def require_privileges(
         self,
@@ -93,9 +71,6 @@ class MySQLTables:
 
     def is_independent(self, datasource: DataSource, target: Target) -> bool:
         return Context().run(is_independent, datasource, target)
-
-    def staging_table(self, gtrid: str, write: int) -> MySQLStagingTable:
-        return MySQLStagingTable(gtrid, write)
 
     def staging(self, datasource: DataSource) -> MySQLStaging:
         return MySQLStaging(datasource.name, datasource.driver_adapter, connect=datasource.open_session)
@@ -146,4 +121,4 @@ def _head(label: str, table: str, names: Sequence[str]) -> str:
     return f"insert {comment}into {table} ({quoted_list(names)}) values "  # noqa: S608
 
 
-TABLES: Final = MySQLTables()
+TABLES: Final[TableDialect] = MySQLTables()

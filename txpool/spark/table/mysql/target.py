@@ -67,11 +67,11 @@ class MySQLTarget(Target):
 def read_target(
     datasource: DataSource,
     table: str,
-    new: Sequence[tuple[str, str]] | None,
-    keys: Sequence[str],
+    new: Sequence[tuple[str, str]] | None = None,
+    keys: Sequence[str] = (),
     *,
-    created_by: str,
-    gtrid: str,
+    created_by: str = "create=True",
+    gtrid: str = "",
 ) -> MySQLTarget:
     """As `TableDialect.read_target`. OperationalError if another transaction is creating the table."""
     parts = _NAME.fullmatch(table)

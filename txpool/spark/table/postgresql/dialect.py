@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing
 from contextvars import Context
-from typing import Any, LiteralString
+from typing import Any, Final, LiteralString
 
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField
 
 from txpool.datasource import DataSource
@@ -18,13 +17,14 @@ from txpool.resources.postgresql.trust import require_locked
 from txpool.spark.commit.self_deadlock import SelfDeadlockDetector
 from txpool.spark.commit.slots import NO_SLOT
 from txpool.spark.commit.status import TaggedJob
+from txpool.spark.table.dialect import TableDialect
 from txpool.spark.table.postgresql.copying import PartitionCopy, copy_into, copy_staged, staged_columns
 from txpool.spark.table.postgresql.merge import PostgreSQLMerge
 from txpool.spark.table.postgresql.privileges import require_privileges
 from txpool.spark.table.postgresql.target import is_written_by, read_target, why_staged
 from txpool.spark.table.postgresql.types import definitions, match, pair_columns
 from txpool.spark.table.target import Target, require_unique
-from txpool.spark.types.columns import Column, Layout
+from txpool.spark.types.columns import Layout
 from txpool.tm.transaction import Transaction
 
 # Whether a table has neither unique indexes nor triggers (foreign keys have triggers): no task has to wait there for
@@ -82,6 +82,14 @@ class PostgreSQLTables:
     """As `TableDialect`."""
 
     partitions = PostgreSQLPartitions()
+    pair = staticmethod(pair_columns)
+    match = staticmethod(match)
+    require_unique = staticmethod(require_unique)
+    require_privileges = staticmethod(require_privileges)
+    why_staged = staticmethod(why_staged)
+    is_written_by = staticmethod(is_written_by)
+    staging_table = PostgreSQLStagingTable
+    staged_columns = staticmethod(staged_columns)
 
     def definitions(self, fields: Iterable[StructField], keys: Sequence[str] = ()) -> list[tuple[str, str]]:
         return definitions(fields)
@@ -98,40 +106,8 @@ class PostgreSQLTables:
     ) -> Target:
         return read_target(datasource, table, new, keys, created_by=created_by)
 
-    def pair(
-        self, fields: Iterable[StructField], columns: Sequence[Column], table: str
-    ) -> tuple[list[tuple[StructField, Column]], Layout]:
-        return pair_columns(fields, columns, table)
-
-    def match(self, df: DataFrame, columns: Sequence[Column], table: str) -> tuple[DataFrame, Layout]:
-        return match(df, columns, table)
-
-    def require_unique(self, target: Target, keys: Sequence[str], names: Sequence[str]) -> None:
-        require_unique(target, keys, names)
-
-    def require_privileges(
-        self,
-        datasource: DataSource,
-        target: Target,
-        names: Sequence[str],
-        *,
-        mode: str = "append",
-        keys: Sequence[str] = (),
-        strategy: str = "auto",
-        stacklevel: int = 3,
-    ) -> None:
-        require_privileges(
-            datasource, target, names, mode=mode, keys=keys, strategy=strategy, stacklevel=stacklevel + 1
-        )
-
-    def why_staged(self, datasource: DataSource, target: Target, mode: str) -> str | None:
-        return why_staged(datasource, target, mode)
-
     def why_direct_failed(self, error: BaseException | None) -> str | None:
         return str(error) if NO_SLOT in str(error) else None
-
-    def is_written_by(self, connection: Any, name: str) -> bool:
-        return is_written_by(connection, name)
 
     def is_independent(self, datasource: DataSource, target: Target) -> bool:
         def ask() -> bool:
@@ -141,14 +117,8 @@ class PostgreSQLTables:
 
         return Context().run(ask)
 
-    def staging_table(self, gtrid: str, write: int) -> PostgreSQLStagingTable:
-        return PostgreSQLStagingTable(gtrid, write)
-
     def staging(self, datasource: DataSource) -> Staging:
         return Staging(datasource.name, datasource.driver_adapter, connect=datasource.open_session)
-
-    def staged_columns(self, layout: Layout) -> list[str]:
-        return staged_columns(layout)
 
     def require_staged(self, cursor: Any, table: PostgreSQLStagingTable) -> bool:
         (exists,) = cursor.execute(_EXISTS, [table.name]).fetchone()
@@ -187,4 +157,4 @@ class PostgreSQLTables:
         return rows, size
 
 
-TABLES = PostgreSQLTables()
+TABLES: Final[TableDialect] = PostgreSQLTables()

@@ -16,15 +16,10 @@ import pytest
 from recovery.cli import ExitCode
 from recovery.scan import overdue, snapshot
 from tests.support.mysql import MySQLServer
-from tests.support.recovery_site import BOTH, HOLDER, Site, extend
+from tests.support.recovery_site import BOTH, HOLDER, Site, connected_first, extend
 from tests.support.waiting import until
 from txpool import failpoints
 
-#: The same process; it connects before the timeout runs.
-CONNECTED = HOLDER.replace(
-    "with transaction()",
-    'for name in sys.argv[1:]:\n        connect(f"{name}.properties").close()\n    with transaction()',
-)
 #: A process that has prepared would decide at once, but for this.
 PREPARED = "coordinator.prepared=hang"
 
@@ -35,11 +30,11 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path, databases: Any) -> Si
 
 
 @contextmanager
-def stopped(site: Site, *names: str, timeout: str = "2", source: str = CONNECTED) -> Iterator[tuple[Any, str]]:
+def stopped(site: Site, *names: str, timeout: str = "2") -> Iterator[tuple[Any, str]]:
     """A process that is prepared, and is stopped by SIGSTOP; its gtrid."""
     text = (site.folder / "txpool.properties").read_text().strip()
     site.write("txpool", f"{text}\ntransaction.timeout = {timeout}")
-    process = site.process(source, *names, failpoints=PREPARED)
+    process = site.process(connected_first(HOLDER), *names, failpoints=PREPARED)
     try:
         gtrid = process.stdout.readline().strip()
         prepared = set(names) & set(BOTH)

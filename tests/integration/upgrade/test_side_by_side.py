@@ -14,6 +14,7 @@ import pytest
 from recovery import RecoveryManager
 from recovery.scan import overdue, snapshot
 from tests.integration.upgrade.former import LEFT_ALONE, PASSWORD, WRITER, Former, Make, texts
+from tests.support.recovery_site import connected_first
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.former
@@ -120,10 +121,7 @@ def stop_process(site: Former, version: str, number: int, point: str, *names: st
     configure(site, version)
     text = (site.folder / "txpool.properties").read_text().strip()
     site.write("txpool", f"{text}\ntransaction.timeout = 2")
-    # It connects before the timeout runs.
-    connected = 'for name in sys.argv[2:]:\n        connect(f"{name}.properties").close()\n    with transaction():'
-    source = WRITER.replace("with transaction():", connected)
-    process = start(site, version, source, str(number), *names, failpoints=f"{point}=hang")
+    process = start(site, version, connected_first(WRITER), str(number), *names, failpoints=f"{point}=hang")
     prepared = len({"one", "two"}.intersection(names))
     while len(site.databases.prepared()) < len(before) + prepared:
         assert process.poll() is None, process.communicate()

@@ -74,8 +74,11 @@ class OtherDatasources(Protocol):
         The path is empty if recovery did not open the datasource itself. Raises if no trusted datasource leads there.
         """
 
-    def marked(self, name: str) -> RecoverableDatasource | None:
-        """A marked datasource that this process has opened, by its name or tag; None if there is none."""
+    def marked(self, name: str, notes: Iterable[LocationNote]) -> RecoverableDatasource | None:
+        """A marked datasource, by its name or tag: one that this process has opened, or else that of one of the notes.
+
+        None if there is neither. Raises if a noted file is not trusted, or describes something else now.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,8 @@ class RecoveryDatasources:
         self._lock_timeout = lock_timeout
         self._marked: dict[str, RecoverableDatasource] = {}
         self._others = others
+        #: The notes of marked datasources that decide.
+        self._deciders: tuple[LocationNote, ...] = ()
         self._failed: dict[str, str] = {}
         #: By datasource: what waits for its staging tables, and for the rows of its branches.
         self._staged: dict[str, Callable[[], Sequence[StagingTable]]] = {}
@@ -190,23 +195,28 @@ class RecoveryDatasources:
     def table(self, name: str, identity: str) -> AskedTable | None:
         """The table of marks of a datasource, by its name or tag.
 
-        A datasource that is not configured, and that this process has opened, serves only where the table's identity
-        is known: the table requires it then. By a name alone, another database would decide.
+        A datasource that is not configured, and that this process has opened or the log has noted, serves only if the
+        table's identity is known: the table requires it then. By a name alone, another database would decide. Raises
+        if a noted file is not trusted.
         """
         if name not in self.tables and identity and self._others is not None:
-            datasource = self._others.marked(name)
+            notes = (note for note in self._deciders if note.location.identity == identity)
+            datasource = self._others.marked(name, notes)
             if datasource is not None:
                 name = datasource.name
                 self._add(datasource, name)
         return self.tables.get(name)
 
-    def listings(self, notes: Iterable[LocationNote] = ()) -> tuple[dict[str, Listing], dict[str, str]]:
+    def listings(
+        self, notes: Iterable[LocationNote] = (), deciders: Iterable[LocationNote] = ()
+    ) -> tuple[dict[str, Listing], dict[str, str]]:
         """What is prepared in every datasource that answers, and the errors of those that do not.
 
         If two datasources lead to one database, each branch is listed once, in the datasource that can end it. A noted
         database that is not configured is found by its note: `unconfigured` and `unreached` tell with what result.
         """
         found: dict[str, Listing] = {}
+        self._deciders = tuple(deciders) or self._deciders
         started = {name: self.asking.start(name, partial(self._ask, name)) for name in self.managers}
         self._start_to_ask_beside()
         answers, errors = collect(started)

@@ -7,7 +7,7 @@ only if recovery's own file allows it: see `noted`. Either is used only if it le
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from recovery.scan.datasources import RecoverableDatasource
@@ -58,10 +58,22 @@ class DiscoveredDatasources:
             raise ConfigurationError(f"{path or 'the noted login'} {why}")
         return datasource, path
 
-    def marked(self, name: str) -> RecoverableDatasource | None:
+    def marked(self, name: str, notes: Iterable[LocationNote]) -> RecoverableDatasource | None:
         """See `OtherDatasources.marked`."""
-        marked = (each for each in opened() if each.role is Role.MARKED and not self._was_removed(each.name))
-        return next((each for each in marked if name in (each.name, tag_of(each.name))), None)
+        for each in opened():
+            if each.role is Role.MARKED and _is_called(name, each.name) and not self._was_removed(each.name):
+                return each
+        for note in notes:
+            called, path = note.location.datasource, note.location.path
+            if _is_called(name, called) and not self._was_removed(called):
+                datasource = self._open(path)
+                if datasource.role is not Role.MARKED or datasource.name != called:
+                    raise ConfigurationError(
+                        f"{path} describes {datasource.name} with mode = {datasource.mode} now, and not the marked "
+                        f"datasource {called}, which decides"
+                    )
+                return datasource
+        return None
 
     def close(self) -> None:
         """Close the datasources that were opened here."""
@@ -85,6 +97,11 @@ class DiscoveredDatasources:
         if known is not None:
             known[1].close()
         return datasource
+
+
+def _is_called(name: str, datasource: str) -> bool:
+    """Whether a name or tag is this datasource's."""
+    return name in (datasource, tag_of(datasource))
 
 
 def _may_lead_to(datasource: DataSource, note: LocationNote) -> bool:

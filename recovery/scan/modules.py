@@ -19,7 +19,7 @@ from txpool import failpoints
 from txpool.config.secrets import describe_error
 from txpool.errors import ConfigurationError, OperationalError, described
 from txpool.resources.recovery_access import MarkedRow
-from txpool.xid import Xid
+from txpool.xid import Xid, tag_of
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ def delete_finished(this_pass: RecoveryPass, resolved: Iterable[ResolvedMark]) -
     if failpoints.armed:
         failpoints.hit("recovery.forget")
     for name, table in this_pass.datasources.tables.items():
-        keys = [each.row.gtrid for each in ended if each.datasource == name]
+        keys = [each.row.gtrid for each in ended if each.datasource in (name, tag_of(name))]
         if keys:
             table.delete(keys)
             this_pass.recorder.record_forgotten(keys)

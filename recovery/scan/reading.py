@@ -40,7 +40,7 @@ def take_snapshot(
 
     Errors: LogError if the log cannot be read. A datasource that fails is listed in `unanswered`.
     """
-    listings, unanswered = datasources.listings(log.locations())
+    listings, unanswered = datasources.listings(log.locations(), log.deciders())
     staging_tables = datasources.staging_tables()
     branch_rows, unread_rows = datasources.branch_rows()
     if failpoints.armed:

@@ -178,6 +178,10 @@ class ModelMarked:
         assert not self.reads, "a reader is marked"
         return "1" * 12
 
+    @property
+    def location(self) -> PrepareLocation:
+        return PrepareLocation(self.datasource, self.identity())
+
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         def effect() -> None:
             self.row = "open"

@@ -133,7 +133,14 @@ class DataSource(PoolAdministration):
         if self.role is PREPARED:
             return partial(self.resource_manager.branch, self.name, self.driver_adapter, file=self.settings.file)
         if self._cleanup is not None:
-            return partial(MarkedTransaction, self.name, self.driver_adapter, xids=self._xids, cleanup=self._cleanup)
+            return partial(
+                MarkedTransaction,
+                self.name,
+                self.driver_adapter,
+                xids=self._xids,
+                cleanup=self._cleanup,
+                file=self.settings.file,
+            )
         return partial(LocalBranch, self.name, self.driver_adapter, role=self.role)
 
     @classmethod

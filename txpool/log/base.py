@@ -99,6 +99,12 @@ class DecisionLog(DecisionStore, Protocol):
     def note_location(self, location: PrepareLocation) -> None:
         """Note durably that this node prepares there; no I/O where this process has noted it before."""
 
+    def note_decider(self, location: PrepareLocation) -> None:
+        """Note durably the file of a marked datasource that decides; no I/O if this process has noted it before."""
+
+    def deciders(self) -> list[LocationNote]:
+        """The marked datasources that decide for our nodes, or have decided: a help to find their files."""
+
     def locations(self) -> list[LocationNote]:
         """Where our nodes prepare, or have prepared."""
 

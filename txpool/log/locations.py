@@ -2,12 +2,15 @@
 
 By these notes recovery knows which databases it must reach, also those that its own configuration does not name, and
 by whom a branch must have been prepared to be ours. They are side records, one for each node, database and login role,
-and a second one beside each where the datasource was configured in code: how it is reached.
+and a second one beside each if the datasource was configured in code: how it is reached.
+
+A marked datasource that decides is noted, too, if it has a file. Such a note only helps to find the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import time
 from typing import Protocol
@@ -24,6 +27,8 @@ INCARNATION = "incarnation"
 _KIND = "datasource"
 #: The kind of side record beside a note without a path, of the same name: the login. The first versions read none.
 _LOGIN = "login"
+#: The kind of side record of a marked datasource that decides. The first versions read none.
+_DECIDER = "deciding datasource"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,25 @@ class LocationNotes:
             error.add_note(f"that {where} could not be noted in the log")
             raise
         noted.add(location)
+
+    def note_decider(self: _Log, location: PrepareLocation) -> None:
+        """Note durably the file of a marked datasource that decides for this node; no I/O as above. LogError."""
+        if not location.path or location in self._noted:
+            return
+        if failpoints.armed:
+            failpoints.hit("log.note")
+        note = LocationNote(self.node, location, time())
+        self.put_record(replace(note.side_record, kind=_DECIDER))
+        self._noted.add(location)
+
+    def deciders(self: _Log) -> list[LocationNote]:
+        """The noted marked datasources of our nodes; one that this version cannot read counts as missing."""
+        nodes, found = self.nodes(), []
+        for record in self.side_records(_DECIDER):
+            if _node_of(record) in nodes:
+                with suppress(LogError):
+                    found.append(_parsed(record))
+        return found
 
     def locations(self: _Log) -> list[LocationNote]:
         """The notes of our nodes. LogError where one has a later format."""

@@ -319,6 +319,10 @@ class MarkedBranch(Participant, DecisionStore, Protocol):
     def identity(self) -> str:
         """The identity of its table of marks, which the other branches' names carry; empty where it has none yet."""
 
+    @property
+    def location(self) -> PrepareLocation:
+        """The table's identity, and the path of its datasource's file; empty if it was configured in code."""
+
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         """Write the row with the records of all other branches; returns once the INSERT is answered."""
 

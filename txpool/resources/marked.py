@@ -7,7 +7,7 @@ from typing import Any
 
 from txpool import failpoints
 from txpool.errors import translate
-from txpool.resources.base import BranchOutcome, BranchRecord, Purge, Refused, Resolution, Role
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, Purge, Refused, Resolution, Role
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
@@ -34,10 +34,12 @@ class MarkedTransaction(LocalTransaction):
         *,
         xids: Xids,
         cleanup: CleanupQueue,
+        file: str = "",
     ) -> None:
         super().__init__(datasource, driver, raw, deadlines)
         self._xids = xids
         self._cleanup = cleanup
+        self._file = file
         self._identity: str | None = None
         self._row = NO_ROW
         #: Finished rows whose deletion is part of this local transaction.
@@ -47,6 +49,10 @@ class MarkedTransaction(LocalTransaction):
         if self._identity is None:
             self._identity = self._xids.identity(self._raw)
         return self._identity
+
+    @property
+    def location(self) -> PrepareLocation:
+        return PrepareLocation(self.datasource, self.identity(), path=self._file)
 
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         """Write the row with the records of all other branches; returns once the INSERT is answered."""

@@ -230,6 +230,10 @@ class ExploredMarked:
     def identity(self) -> str:
         return RIGHT
 
+    @property
+    def location(self) -> PrepareLocation:
+        return PrepareLocation(LEDGER, RIGHT)
+
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         self._recs = freeze(branches)
         if "one message" not in self._port.flaws:

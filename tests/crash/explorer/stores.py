@@ -120,6 +120,12 @@ class ModelLog:
         if self._noted is None:
             self._call("note_location", "log", location.datasource)
 
+    def note_decider(self, location: PrepareLocation) -> None:
+        assert not location.path, "a model has no file"
+
+    def deciders(self) -> list[LocationNote]:
+        return []
+
     def locations(self) -> list[LocationNote]:
         if self._noted is not None:
             return self._noted
@@ -225,7 +231,7 @@ class ModelOtherDatasources:
         self._port.call("reach", note.location.datasource)
         return self._places[note.location.datasource], ""
 
-    def marked(self, name: str) -> ModelDataSource | None:
+    def marked(self, name: str, notes: Iterable[LocationNote]) -> ModelDataSource | None:
         return None
 
 

@@ -125,3 +125,36 @@ def test_the_nodes_of_the_file_count(
     settle()
     assert site.databases.prepared() == []
     txpool.configure(node_name="tests", log_url="memory:")
+
+
+@pytest.mark.parametrize(("point", "rows"), [("coordinator.prepared", 0), ("marked.committed", 1)])
+def test_a_marked_datasource_that_decides_is_opened_by_its_note(stored: Site, point: str, rows: int) -> None:
+    stored.killed(WRITER, *BOTH, "ledger", failpoints=f"{point}=kill")
+    runs_as(stored, "etl-1")
+    assert "ledger" not in [source.name for source in opened()]
+    settle()
+    assert stored.databases.prepared() == []
+    assert stored.counts() == {"one": rows, "two": rows, "ledger": rows}
+
+
+@pytest.mark.parametrize("change", ["writable", "renamed", "elsewhere", "gone"])
+def test_a_noted_file_that_is_not_the_deciding_datasource_decides_nothing(stored: Site, change: str) -> None:
+    stored.killed(WRITER, *BOTH, "ledger", failpoints="marked.committed=kill")
+    runs_as(stored, "etl-1")
+    file = stored.folder / "ledger.properties"
+    right = file.read_text()
+    if change == "writable":
+        file.chmod(0o666)
+    elif change == "renamed":
+        stored.write("ledger", f"name = other\n{right.strip()}")
+    elif change == "elsewhere":
+        stored.write("ledger", right.replace("ledger.db", "another.db").strip())
+    else:
+        file.unlink()
+    settle()
+    assert len(stored.databases.prepared()) == 2
+    stored.write("ledger", right.strip())
+    file.chmod(0o600)
+    settle()
+    assert stored.databases.prepared() == []
+    assert stored.counts() == {"one": 1, "two": 1, "ledger": 1}

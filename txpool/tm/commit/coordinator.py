@@ -274,6 +274,8 @@ class Coordinator:
     def _mark(self, marked: MarkedBranch) -> None:
         """Write the marked row. It names every branch, and its INSERT is answered before any PREPARE is sent."""
         records = [b.record for b in (*self._branches, *self._request.adopted)]
+        if records:
+            self._required_log().note_decider(marked.location)
         if not all_name(marked.datasource, marked.identity(), [record.xid for record in records]):
             # Some were named earlier, and say that the log decides: only a pointer tells recovery otherwise.
             self._pointed = True

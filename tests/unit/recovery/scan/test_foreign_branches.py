@@ -207,7 +207,7 @@ class ByItsNote:
         assert note.location.identity == self.world.b.server
         return self.world.b, "b.properties"
 
-    def marked(self, name: str) -> None:
+    def marked(self, name: str, notes: object) -> None:
         return None
 
     def close(self) -> None:

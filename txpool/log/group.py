@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from txpool.errors import LogError, LogUnknown, described
@@ -81,6 +82,8 @@ class GroupCommit:
         self._deferred_statement = deferred
         self._writer: sqlite3.Cursor | None = None
         self._reader: sqlite3.Cursor | None = None
+        #: Whether an interrupt may have left a transaction in it, or a snapshot: it is closed before its next use.
+        self._writer_unclean = self._reader_unclean = False
         self._write_lock = Lock()
         self._read_lock = Lock()
         #: Its keys are the queue, since each can be removed wherever it stands, also where another thread has done so.
@@ -134,11 +137,14 @@ class GroupCommit:
         try:
             with self._read_lock:
                 self._require_open()
+                if self._reader_unclean:
+                    self._close_reader()
                 if self._reader is None:
                     self._reader = self._connect().cursor()
                 try:
                     return work(self._reader)
                 except BaseException:
+                    self._reader_unclean = True
                     self._close_reader()  # an interrupted query keeps its snapshot, and the log could not be emptied
                     raise
         except sqlite3.Error as error:
@@ -198,6 +204,7 @@ class GroupCommit:
         if not paused:
             _abandoned.extend((self._writer, self._reader))
             self._writer = self._reader = None
+            self._writer_unclean = self._reader_unclean = False
             self._closed = "this process was forked in the middle of a write of the log, and cannot use it"
 
     def _write_queue(self) -> None:
@@ -216,7 +223,10 @@ class GroupCommit:
         deferred: list[tuple[str]] = []
         committing = False
         try:
+            if self._writer_unclean:
+                self._close_writer()
             writer = self._writer or self._opened()
+            self._writer_unclean = True
             writer.execute("BEGIN IMMEDIATE")
             if self._deferred:
                 deferred = [*self._deferred]
@@ -230,6 +240,7 @@ class GroupCommit:
                     entry.value = entry.work(writer, *entry.arguments)
             committing = True
             writer.execute("COMMIT")
+            self._writer_unclean = False
             self.commits += 1
             for entry in batch:
                 entry.failure = None
@@ -282,9 +293,11 @@ class GroupCommit:
         try:
             self._make_room()
             writer = self._opened()
+            self._writer_unclean = True
             writer.execute("BEGIN IMMEDIATE")
             writer.execute("UPDATE meta SET value = value + 1 WHERE name = 'full'")
             writer.execute("COMMIT")
+            self._writer_unclean = False
         except (sqlite3.Error, LogError):
             self._close_writer()
             return False
@@ -301,16 +314,17 @@ class GroupCommit:
         return self._writer
 
     def _close_writer(self) -> None:
-        writer, self._writer = self._writer, None
-        _close(writer)
+        _close(self._writer)
+        self._writer, self._writer_unclean = None, False
 
     def _close_reader(self) -> None:
-        reader, self._reader = self._reader, None
-        _close(reader)
+        _close(self._reader)
+        self._reader, self._reader_unclean = None, False
 
 
 def _close(cursor: sqlite3.Cursor | None) -> None:
     """Close a cursor and its connection. A statement that the cursor keeps would keep the files open."""
     if cursor is not None:
-        cursor.close()
+        with suppress(sqlite3.ProgrammingError):  # the connection is closed: an interrupt came behind it
+            cursor.close()
         cursor.connection.close()

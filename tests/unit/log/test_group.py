@@ -175,6 +175,58 @@ def test_a_writer_that_is_interrupted_twice_leaves_nobody_asleep(
     assert world.kept() == (set(keys) if told == "yes" else set())
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_one_that_is_interrupted_again_while_it_closes_keeps_no_lock(
+    worlds: Iterator[World], database: Path, reads: bool
+) -> None:
+    """Even if its traceback stays alive: the connection must not stay within its transaction."""
+    kept = []
+    for nth in itertools.count():
+        world, second = next(worlds), Second(nth)
+        world.keep(f"before {nth}")
+        with pytest.raises(Interrupt) as caught, at_each_check(CODES, second.strike):
+            world.group.read(second.work) if reads else world.group.write(second.work)
+        kept.append(caught)
+        world.keep(f"after {nth}")
+        assert world.told[f"after {nth}"] == "yes", f"at place {nth}"
+        assert f"after {nth}" in world.kept(), f"at place {nth}"
+        world.group.close()
+        if not second.raised:
+            break
+    assert nth > 3
+    assert is_emptied(database)
+
+
+class Second:
+    """An interrupt in the work, and another one at the n-th place in group.py behind it."""
+
+    def __init__(self, nth: int) -> None:
+        self._left = nth
+        self._begun = self.raised = False
+
+    def work(self, db: sqlite3.Cursor) -> None:
+        db.execute("SELECT key FROM kept")
+        self._begun = True
+        raise Interrupt
+
+    def strike(self, frame: FrameType) -> None:
+        if self._begun:
+            self._left -= 1
+            if self._left == -1:
+                self.raised = True
+                raise Interrupt
+
+
+def is_emptied(database: Path) -> bool:
+    """Whether nobody's snapshot keeps the write-ahead log."""
+    other = sqlite3.connect(database)
+    try:
+        (busy, _, _) = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        other.close()
+    return not busy
+
+
 def test_a_read_that_was_interrupted_keeps_no_snapshot(worlds: Iterator[World], database: Path) -> None:
     """Or the write-ahead log could not be emptied, and would grow until the next read."""
     world = next(worlds)
@@ -188,12 +240,7 @@ def test_a_read_that_was_interrupted_keeps_no_snapshot(worlds: Iterator[World], 
     with pytest.raises(Interrupt):
         world.group.read(interrupted)
     world.keep("four")
-    other = sqlite3.connect(database)
-    try:
-        (busy, _, _) = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    finally:
-        other.close()
-    assert not busy
+    assert is_emptied(database)
     assert world.kept() == {"one", "two", "three", "four"}
 
 

@@ -29,6 +29,9 @@ _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
 #: A url that no resource manager knows, such as that of a resource of a user's own, with no user and no parameter.
 _PLAIN = re.compile(r"[a-z][a-z0-9+.-]*:/*[^:@?;=\s\0{}]*")
 _OTHER_SECRET = re.compile(SECRET_WORD, re.IGNORECASE)
+#: A literal between two references, or behind a colon and before a reference, which may be the end of a password: a
+#: port and the comma behind it are none.
+_UNCLEAR_HOSTS = re.compile(r"\0[^\0]*[^\0:,][^\0]*\0|:(?!(?:\d*,[^\0:,]*:)*\d*,\0)[^\0]*[^\0:,\d][^\0]*\0", re.ASCII)
 _ENCODE = "write each of @ : / ? # & = % and space in it as % and two digits (@ is %40, a space %20)"
 _OWN_KEY = "or give the password a key of its own, as ${env:NAME}"
 
@@ -115,7 +118,7 @@ def may_hold_password(text: str) -> bool:
     if parts.userinfo:
         unclear = re.search(r"\0[^\0]", parts.user)
     else:
-        unclear = re.search(r"\0[^\0]*[^\0:,][^\0]*\0", parts.hosts)
+        unclear = _UNCLEAR_HOSTS.search(re.sub(r"\[[^\0\]]*\]", "6", parts.hosts))
     return bool(unclear) or any(re.search(r"\0[^\0]", part) for pair in parts.parameters for part in pair)
 
 

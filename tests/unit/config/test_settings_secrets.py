@@ -170,3 +170,28 @@ def test_relative_paths_stay_what_they_were_where_they_arrive(monkeypatch: pytes
         DataSourceSettings.from_serialized(DataSourceSettings.from_serialized(overridden).serialized()).url
         == f"sqlite:///{here}/x.db"
     )
+
+
+@pytest.mark.parametrize(
+    ("hosts", "travels"),
+    [
+        ("app:,hunter2${env:TAIL}", False),
+        ("app:1,hunter2${env:TAIL}", False),
+        ("h1:5432,${env:HOST}", True),
+        ("[::1]:5432,h2:5432,${env:HOST}", True),
+        ("h1:${env:PORT}", True),
+        ("${env:HOST}:5432", True),
+    ],
+)
+def test_what_may_be_the_beginning_of_a_password_does_not_travel(
+    hosts: str, travels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the end of a password and the host in TAIL, as in @h."""
+    for name, value in {"TAIL": "@h", "HOST": "h", "PORT": "5432"}.items():
+        monkeypatch.setenv(name, value)
+    settings = DataSourceSettings.load(name="orders", driver="psycopg", url=f"postgresql://{hosts}/db")
+    if travels:
+        assert DataSourceSettings.from_serialized(settings.serialized()) == settings
+    else:
+        with pytest.raises(ConfigurationError, match="cannot travel"):
+            settings.serialized()

@@ -18,6 +18,8 @@ from txpool.errors import ConfigurationError, Error, OperationalError, described
 #: Called without arguments; returns a password, or a user and a password. Either may be a Secret.
 CredentialsFunction = Callable[[], Any]
 _KEPT = 16
+#: Stands for a function that the module does not have.
+_ABSENT = object()
 
 
 class Credentials:
@@ -66,12 +68,15 @@ class Credentials:
         if self._function is None:
             module, _, function = self.name.partition(":")
             try:
-                found = getattr(import_module(module), function)
+                found = getattr(import_module(module), function, _ABSENT)
             except Exception as error:
                 hide_in(error)
                 # Not the name itself: whoever has written user:password there has given the same form.
                 problem = f"cannot be loaded ({described(error)}): name package.module:function"
                 raise ConfigurationError(f"datasource {self._datasource}: credentials {problem}") from error
+            if found is _ABSENT:
+                problem = "cannot be loaded: the module has no such function. Name package.module:function"
+                raise ConfigurationError(f"datasource {self._datasource}: credentials {problem}")
             if not callable(found):
                 raise ConfigurationError(f"{self._whose} is {_kind_of(found)}, and no function")
             self._function = found

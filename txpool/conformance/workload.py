@@ -65,16 +65,16 @@ class TableWork:
             except Exception:
                 self._created = not self._driver.is_open(raw)  # else the database has refused
                 raise
-        self._commit(f"insert into {self._table} values ('first')")  # noqa: S608 - a name of ours
+        self._commit(f"insert into {self._table} values ('first')")
 
     def write(self, work: Any, key: str) -> None:
-        _execute(work, f"insert into {self._table} values ('{key}')")  # noqa: S608
+        _execute(work, f"insert into {self._table} values ('{key}')")
 
     def read(self, work: Any) -> None:
-        _execute(work, f"select id from {self._table} where id = 'first'")  # noqa: S608
+        _execute(work, f"select id from {self._table} where id = 'first'")
 
     def fail(self, work: Any) -> None:
-        _execute(work, f"insert into {self._table} values ('first')")  # noqa: S608
+        _execute(work, f"insert into {self._table} values ('first')")
 
     def end_by_hand(self, work: Any, command: str) -> None:
         # What might be a parameter has an odd name: so it is not certain what the text does, and it is sent.
@@ -88,7 +88,7 @@ class TableWork:
                 self._close_reader()
                 raise InterfaceError("the kit has ended")
             try:
-                cursor = self._driver.execute(self._reader, f"select id from {self._table} where id = '{key}'")  # noqa: S608
+                cursor = self._driver.execute(self._reader, f"select id from {self._table} where id = '{key}'")
                 found = cursor.fetchone() is not None
                 cursor.close()
                 self._reader.rollback()  # the next look has a new snapshot

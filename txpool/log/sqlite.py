@@ -291,7 +291,7 @@ def _resolution(db: sqlite3.Cursor, gtrid: str) -> Resolution | None:
 
 def _purge(db: sqlite3.Cursor, gtrids: list[tuple[str]]) -> None:
     for table in ("decisions", "finished", "pointers"):
-        db.executemany(f"DELETE FROM {table} WHERE gtrid = ?", gtrids)  # noqa: S608 - a constant
+        db.executemany(f"DELETE FROM {table} WHERE gtrid = ?", gtrids)
 
 
 def _publish(db: sqlite3.Cursor, name: str, old: str | None) -> None:

@@ -68,7 +68,7 @@ class BranchRows(Xids):
         """The statement that writes the row of a branch, in its own transaction."""
         named = split_gtrid(xid.gtrid)
         return (  # a name has no character that a literal would have to escape
-            f"insert into {self.table} (xid, transaction_manager_id, action_uid, kind, branches) "  # noqa: S608
+            f"insert into {self.table} (xid, transaction_manager_id, action_uid, kind, branches) "
             f"values ('{xid.joined}', '{named.node}', '{named.incarnation}', 'commit', '')"
         )
 
@@ -84,7 +84,7 @@ class BranchRows(Xids):
                 return BranchOutcome.LOST
             row = self._execute(
                 raw,
-                f"select 1 from {self._qualified(raw)} where xid = {one}",  # noqa: S608
+                f"select 1 from {self._qualified(raw)} where xid = {one}",
                 [record.xid.joined],
             ).fetchone()
         return BranchOutcome.NO_ROW if row is None else BranchOutcome.COMMITTED
@@ -92,7 +92,7 @@ class BranchRows(Xids):
     def xids(self) -> list[Xid]:
         """The branches that have rows."""
         with self._session(writes=False) as raw:
-            rows = self._execute(raw, f"select xid from {self._qualified(raw)}").fetchall()  # noqa: S608
+            rows = self._execute(raw, f"select xid from {self._qualified(raw)}").fetchall()
         return [xid for (joined,) in rows if (xid := parse(str(joined))) is not None]
 
     def delete(self, gtrids: Iterable[str]) -> None:

@@ -88,7 +88,7 @@ class Marks(ABC):
     def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
         """Delete the rows of these keys in the open transaction."""
         these = ", ".join([self.parameter] * len(keys))
-        driver.execute(raw, self.spelled(f"delete from {table} where xid in ({these})"), keys)  # noqa: S608
+        driver.execute(raw, self.spelled(f"delete from {table} where xid in ({these})"), keys)
 
     # -- SQL, with its values -----------------------------------------------------------------------------------
 
@@ -125,18 +125,16 @@ class Marks(ABC):
 
     def read_rows(self, execute: Callable[..., Any], table: str) -> list[Any]:
         """Every row that is committed: xid, transaction_manager_id, kind, branches."""
-        found: list[Any] = execute(
-            f"select xid, transaction_manager_id, kind, branches from {table}"  # noqa: S608
-        ).fetchall()
+        found: list[Any] = execute(f"select xid, transaction_manager_id, kind, branches from {table}").fetchall()
         return found
 
     def _plain_insert(self, table: str, row: dict[str, str]) -> str:
         values = ", ".join([self.parameter] * len(row))
-        return f"insert into {table} ({', '.join(row)}) values ({values})"  # noqa: S608 - names of ours
+        return f"insert into {table} ({', '.join(row)}) values ({values})"
 
     def _insert(self, table: str, row: dict[str, str], change: str) -> str:
         return (
-            f"insert into {table} as met ({', '.join(row)}) "  # noqa: S608 - names of ours, and a configured one
+            f"insert into {table} as met ({', '.join(row)}) "
             f"values ({', '.join([self.parameter] * len(row))}) on conflict (xid) do update set {change}"
         )
 

@@ -177,7 +177,7 @@ class Xids:
             self._marks.write_tombstone(partial(self._driver.execute, raw), table, row)
             found = self._execute(
                 raw,
-                f"select xid, transaction_manager_id, kind, branches from {table} where xid = {one}",  # noqa: S608
+                f"select xid, transaction_manager_id, kind, branches from {table} where xid = {one}",
                 [gtrid],
             ).fetchone()
         return _as_marked_row(*found)
@@ -213,8 +213,7 @@ class Xids:
         """The table's identity, and the identity of the database in which it was assigned; None where it has none."""
         found = self._execute(
             raw,
-            "select action_uid, branches, transaction_manager_id "  # noqa: S608
-            f"from {self._qualified(raw)} where xid = '{IDENTITY}'",
+            f"select action_uid, branches, transaction_manager_id from {self._qualified(raw)} where xid = '{IDENTITY}'",
         ).fetchone()
         if found is None:
             return None

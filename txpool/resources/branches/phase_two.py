@@ -237,11 +237,11 @@ class PhaseTwoCommand(ABC):
     def can_send(raw: Any) -> bool:
         """Whether the connection can take a command, as far as is known without waiting."""
 
-    @staticmethod  # noqa: B027 - most sessions can end a branch as they are
+    @staticmethod
     def begin_session(raw: Any, until: float | None) -> None:
         """Prepare a new session for such commands; `until` is when to stop waiting."""
 
-    def _lift_timeouts(self, raw: Any) -> None:  # noqa: B027 - most servers end no such command by a timeout
+    def _lift_timeouts(self, raw: Any) -> None:
         """Let no timeout of a new session end the second try."""
 
     @abstractmethod
@@ -276,10 +276,10 @@ class PhaseTwoCommand(ABC):
     def _why_unproven(self) -> str:
         """Why nothing shows how the branch ended, for people."""
 
-    def _forget(self, raw: Any) -> None:  # noqa: B027 - most databases remember nothing
+    def _forget(self, raw: Any) -> None:
         """Let the database forget what it remembers. An error changes nothing: who asks again is told again."""
 
-    def forget_end(self) -> None:  # noqa: B027
+    def forget_end(self) -> None:
         """As `_forget`, over a connection of its own, and an error is logged."""
 
     # -- its time, and its failures -----------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def _table(raw: Any, driver: JdbcDriver, settings: DataSourceSettings) -> Iterat
     if table is None:
         yield failure("table", f"there is no table {name}", "it holds the decision of each transaction", CREATE)
         return
-    query = raw.database.marks.spelled(f"select count(*) from {table} where {raw.database.marks.is_mark}")  # noqa: S608
+    query = raw.database.marks.spelled(f"select count(*) from {table} where {raw.database.marks.is_mark}")
     ((count,),) = raw.run(query).fetchall()
     yield mark_count(name, int(count), 0.0)
 

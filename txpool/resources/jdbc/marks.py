@@ -91,7 +91,7 @@ class JdbcMarks(Marks):
         raw.may_have_committed = False
         raw.database.begin_again(raw)
         if identity and raw.marks_identity != identity:
-            look = f"select 1 from {table} where xid = ? and action_uid = ?"  # noqa: S608
+            look = f"select 1 from {table} where xid = ? and action_uid = ?"
             if not raw.run(self.spelled(look), [IDENTITY, identity]).fetchall():
                 raise WrongTable
             raw.marks_identity = identity
@@ -110,8 +110,8 @@ class JdbcMarks(Marks):
             raise Refused("COMMIT was not sent: the connection was lost before it")
         try:
             raw.database.require_begun(raw)
-            changed = raw.run(self.spelled(f"update {table} set branches = ? where xid = ?"), [branches, row])  # noqa: S608
-            whole = raw.run(self.spelled(f"select branches from {table} where xid = ?"), [row]).fetchall()  # noqa: S608
+            changed = raw.run(self.spelled(f"update {table} set branches = ? where xid = ?"), [branches, row])
+            whole = raw.run(self.spelled(f"select branches from {table} where xid = ?"), [row]).fetchall()
         except Refused:
             raise
         except Exception as error:
@@ -148,7 +148,7 @@ class PostgreSQLMarks(JdbcMarks):
 
     def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
         these = ", ".join("?" * len(keys))
-        driver.execute(raw, self.spelled(f"delete from {table} where xid = any (array[{these}])"), keys)  # noqa: S608
+        driver.execute(raw, self.spelled(f"delete from {table} where xid = any (array[{these}])"), keys)
 
     def require_ours(self, raw: Any, table: str, roles: Collection[str], *, writes: bool) -> None:
         cursor = _NamedParameters(raw)
@@ -201,7 +201,7 @@ class MariaDBMarks(MySQLStatements, JdbcMarks):
 
     def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
         for key in keys:  # one at a time: see `txpool.resources.mysql.marks`
-            raw.run(f"delete from {table} where xid = ?", [key]).close()  # noqa: S608
+            raw.run(f"delete from {table} where xid = ?", [key]).close()
 
     def wait_for_locks(self, raw: Any, seconds: float) -> None:
         raw.changed = True
@@ -221,13 +221,13 @@ class InsertingMarks(JdbcMarks):
         try:
             execute(*self.put_tombstone(table, row))
         except IntegrityError:
-            execute(f"update {table} set confirmed = confirmed + 1 where xid = ?", [row["xid"]])  # noqa: S608
+            execute(f"update {table} set confirmed = confirmed + 1 where xid = ?", [row["xid"]])
 
     def write_identity(self, execute: Callable[..., Any], table: str, row: dict[str, str], former: str) -> None:
         try:
             execute(*self.put_identity(table, row, former))
         except IntegrityError:
-            change = f"update {table} set action_uid = ?, branches = ? where xid = ? and action_uid = ?"  # noqa: S608
+            change = f"update {table} set action_uid = ?, branches = ? where xid = ? and action_uid = ?"
             execute(change, [row["action_uid"], row["branches"], row["xid"], former])
 
 
@@ -250,7 +250,7 @@ class DerbyMarks(InsertingMarks):
     def read_rows(self, execute: Callable[..., Any], table: str) -> list[Any]:
         # Derby has no snapshots: who reads waits for a row whose transaction is open. Such a row is no decision yet.
         rows: list[Any] = []
-        for (key,) in execute(f"select xid from {table} with ur").fetchall():  # noqa: S608
+        for (key,) in execute(f"select xid from {table} with ur").fetchall():
             row = "select xid, transaction_manager_id, kind, branches from {} where xid = ? with cs"
             try:
                 rows += execute(row.format(table), [key]).fetchall()

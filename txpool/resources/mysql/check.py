@@ -184,14 +184,14 @@ def _registers(raw: Any, application: MySQLDriver, user: str) -> Iterator[Findin
 
 
 def _may_sweep(session: Any, register: str) -> bool:
-    session.send(f"delete from {register} where false", f"drop table if exists {PREFIX}none")  # noqa: S608
+    session.send(f"delete from {register} where false", f"drop table if exists {PREFIX}none")
     return all(answer.code not in DENIED for answer in session.receive())
 
 
 def _engines(raw: Any) -> Iterator[Finding]:
     engines = ", ".join(f"'{engine}'" for engine in _WITH_TRANSACTIONS)
     names = raw.session.run(
-        "select concat(table_name, ' (', engine, ')') from information_schema.tables where table_schema = database() "  # noqa: S608
+        "select concat(table_name, ' (', engine, ')') from information_schema.tables where table_schema = database() "
         f"and table_type = 'BASE TABLE' and engine not in ({engines}) order by 1"
     )
     if names:
@@ -211,7 +211,7 @@ def _table_of_marks(raw: Any, driver: MySQLDriver, name: str) -> Iterator[Findin
     yield from faults
     if not faults:
         ((count, oldest),) = raw.session.run(
-            f"select count(*), timestampdiff(second, min(made_at), current_timestamp) from {name} where {IS_MARK}"  # noqa: S608
+            f"select count(*), timestampdiff(second, min(made_at), current_timestamp) from {name} where {IS_MARK}"
         )
         yield mark_count(name, int(count), float(oldest or 0))
 
@@ -226,11 +226,11 @@ def _table_of_rows(raw: Any, driver: MySQLDriver, settings: DataSourceSettings) 
         row = "(xid, transaction_manager_id, action_uid, kind, branches) values ('', '', '', 'abort', '')"
         sessions = {own: f"insert into {name} {row}"}
         if settings.recovery_user:
-            sessions[raw] = f"delete from {name} where false"  # noqa: S608
+            sessions[raw] = f"delete from {name} where false"
         refused = [
             (each, answer)
             for each, statement in sessions.items()
-            if (answer := _refusal(each.session, statement, f"delete from {name} where xid = ''")) is not None  # noqa: S608
+            if (answer := _refusal(each.session, statement, f"delete from {name} where xid = ''")) is not None
         ]
         for each, (user, error) in refused:
             account = account_of(user)
@@ -243,7 +243,7 @@ def _table_of_rows(raw: Any, driver: MySQLDriver, settings: DataSourceSettings) 
                 f"GRANT {rights} ON {driver.marks.qualified_name(raw, name)} TO {account};",
             )
     if not refused:
-        ((count,),) = raw.session.run(f"select count(*) from {name} where {IS_MARK}")  # noqa: S608
+        ((count,),) = raw.session.run(f"select count(*) from {name} where {IS_MARK}")
         yield row_count(name, int(count))
 
 

@@ -138,11 +138,11 @@ class MySQLMarks(MySQLStatements):
             raise Refused("COMMIT was not sent: the connection was lost before it")
         key = f"xid = {session.quoted(row)}"
         # Without a strict sql_mode, a value that is too long is cut, and only a warning says so.
-        look = f"select 1 from {table} where {key} and length(branches) = {len(branches.encode())}"  # noqa: S608
+        look = f"select 1 from {table} where {key} and length(branches) = {len(branches.encode())}"
         try:
             session.send(
                 RELEASE,
-                f"update {table} set branches = {session.quoted(branches)} where {key}",  # noqa: S608
+                f"update {table} set branches = {session.quoted(branches)} where {key}",
                 *(() if raw.strict else (look,)),
             )
             released, updated, *whole = session.receive()
@@ -177,7 +177,7 @@ class MySQLMarks(MySQLStatements):
 def looking_up(schema: str, name: str) -> str:
     """The statement that finds a table, and its engine. Both are literals or parameters; no schema is the session's."""
     return (
-        "select table_schema, table_name, engine from information_schema.tables "  # noqa: S608
+        "select table_schema, table_name, engine from information_schema.tables "
         f"where table_schema = {schema or 'database()'} and table_name = {name}"
     )
 
@@ -205,4 +205,4 @@ def _is_temporary(created: Sequence[Any]) -> bool:
 
 def _deletes(session: Session, table: str, keys: Sequence[str]) -> list[str]:
     # One for each row: for many keys the server reads the whole table, and waits for rows that are not committed.
-    return [f"delete from {table} where xid = {session.quoted(key)}" for key in keys]  # noqa: S608
+    return [f"delete from {table} where xid = {session.quoted(key)}" for key in keys]

@@ -51,7 +51,7 @@ def create_table(session: Session, name: str, columns: str, *, engine: str = INN
 def _is_ours(session: Session, name: str, engine: str) -> bool:
     """Whether the table exists; an error where it is not as `create_table` makes it."""
     rows = session.run(
-        "select table_type, engine, table_comment from information_schema.tables "  # noqa: S608
+        "select table_type, engine, table_comment from information_schema.tables "
         f"where table_schema = database() and table_name = {session.quoted(name)}"
     )
     if not rows:

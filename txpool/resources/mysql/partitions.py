@@ -37,18 +37,18 @@ class MySQLPartitions:
         table, bound = _qualified(cursor), _bound(key)
         cursor.execute(f"set session innodb_lock_wait_timeout = {_ATTEMPT_SECONDS}")
         try:
-            cursor.execute(f"insert into {table} (transaction_id, target, part) values (%s, %s, %s)", bound)  # noqa: S608
+            cursor.execute(f"insert into {table} (transaction_id, target, part) values (%s, %s, %s)", bound)
         except Exception as error:
             if code_of(error) != _DUPLICATE:
                 raise
         else:
             return None
-        cursor.execute(f"select row_count from {table} where {_KEY} lock in share mode", bound)  # noqa: S608
+        cursor.execute(f"select row_count from {table} where {_KEY} lock in share mode", bound)
         (rows,) = cursor.fetchone()
         return int(rows)
 
     def finish(self, cursor: Any, key: Sequence[Any], rows: int) -> None:
-        cursor.execute(f"update {_qualified(cursor)} set row_count = %s where {_KEY}", [rows, *_bound(key)])  # noqa: S608
+        cursor.execute(f"update {_qualified(cursor)} set row_count = %s where {_KEY}", [rows, *_bound(key)])
 
 
 def _qualified(cursor: Any) -> str:

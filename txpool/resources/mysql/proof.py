@@ -46,7 +46,7 @@ def identity_statements(account: str) -> tuple[str, ...]:
     """What an administrator of MariaDB executes, so that the account can read the server's identity."""
     return (
         *CREATE_IDENTITY,
-        f"INSERT IGNORE INTO {IDENTITY_TABLE} VALUES (1, LEFT(SHA2(UUID(), 256), 24))",  # noqa: S608
+        f"INSERT IGNORE INTO {IDENTITY_TABLE} VALUES (1, LEFT(SHA2(UUID(), 256), 24))",
         f"GRANT SELECT ON {IDENTITY_TABLE} TO {account}",
     )
 

@@ -14,7 +14,7 @@ from txpool.resources.mysql.wire import Session
 
 #: The table with MariaDB's identity: @@server_uid is the same for a new data directory on the same host and port.
 IDENTITY_TABLE: Final = "txpool.server"
-READ_IDENTITY: Final = f"select identity from {IDENTITY_TABLE} where one = 1"  # noqa: S608
+READ_IDENTITY: Final = f"select identity from {IDENTITY_TABLE} where one = 1"
 CREATE_IDENTITY: Final = (
     "create database if not exists txpool",
     f"create table if not exists {IDENTITY_TABLE} (one int primary key, identity char(24) not null) engine=innodb",
@@ -126,7 +126,7 @@ def ask(session: Session, *ahead: str, until: float | None = None) -> Server:
 
 def assign_identity(session: Session, until: float | None = None) -> bool:
     """Give MariaDB an identity where it has none, outside a transaction; whether that was allowed."""
-    insert = f"insert ignore into {IDENTITY_TABLE} values (1, '{secrets.token_hex(12)}')"  # noqa: S608
+    insert = f"insert ignore into {IDENTITY_TABLE} values (1, '{secrets.token_hex(12)}')"
     session.send(*_writing(*CREATE_IDENTITY, insert))
     return all(answer.error is None for answer in session.receive(until))
 
@@ -135,7 +135,7 @@ def has_generation(session: Session, token: str, until: float | None = None) -> 
     """Whether this is, for all that is known, the server that the token was added to."""
     if not token:
         return False
-    session.send(f"select 1 from {GENERATIONS_TABLE} where token = {session.quoted(token)}")  # noqa: S608
+    session.send(f"select 1 from {GENERATIONS_TABLE} where token = {session.quoted(token)}")
     (answer,) = session.receive(until)
     return answer.error is None and bool(answer.rows)
 
@@ -158,7 +158,7 @@ def may_add_generation(session: Session) -> bool:
 
 def refusal_of_generation(session: Session) -> Exception | None:
     """The server's error where a token may not be read, added and deleted; leaves nothing behind."""
-    look = f"select 1 from {GENERATIONS_TABLE} where token = ''"  # noqa: S608
+    look = f"select 1 from {GENERATIONS_TABLE} where token = ''"
     session.send("start transaction read write", *_add("probe"), look, "rollback")
     return next((answer.error for answer in session.receive() if answer.error is not None), None)
 
@@ -172,7 +172,7 @@ def refusal_of_identity(session: Session) -> Exception | None:
 
 def may_read_generations(session: Session) -> bool:
     """Whether a token may be looked for."""
-    session.send(f"select 1 from {GENERATIONS_TABLE} where token = ''")  # noqa: S608
+    session.send(f"select 1 from {GENERATIONS_TABLE} where token = ''")
     return all(answer.error is None for answer in session.receive())
 
 
@@ -184,8 +184,8 @@ def _writing(*statements: str) -> Iterator[str]:
 
 def _add(token: str) -> tuple[str, str]:
     return (
-        f"insert into {GENERATIONS_TABLE} (token) values ('{token}')",  # noqa: S608
-        f"delete from {GENERATIONS_TABLE} where number + {_GENERATIONS} <= last_insert_id()",  # noqa: S608
+        f"insert into {GENERATIONS_TABLE} (token) values ('{token}')",
+        f"delete from {GENERATIONS_TABLE} where number + {_GENERATIONS} <= last_insert_id()",
     )
 
 

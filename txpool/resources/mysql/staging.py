@@ -144,7 +144,7 @@ class MySQLStaging:
             create_table(session, CREATED, _CREATED_COLUMNS)
             number = _new_id()
             session.run(
-                f"insert into {CREATED} (id, gtrid, write_number, target) values ({session.quoted(number)}, "  # noqa: S608
+                f"insert into {CREATED} (id, gtrid, write_number, target) values ({session.quoted(number)}, "
                 f"{session.quoted(table.gtrid)}, {table.write}, {session.quoted(name)})"
             )
             try:
@@ -162,13 +162,13 @@ class MySQLStaging:
     def _create(self, session: Session, table: MySQLStagingTable, columns: Sequence[str]) -> MySQLStagingTable:
         create_table(session, REGISTER, _COLUMNS)
         session.run(
-            f"insert into {REGISTER} (id, gtrid, write_number) values ({session.quoted(table.id)}, "  # noqa: S608
+            f"insert into {REGISTER} (id, gtrid, write_number) values ({session.quoted(table.id)}, "
             f"{session.quoted(table.gtrid)}, {table.write})"
         )
         if _needs_no_log(session):
             engine = "myisam"
             create_table(session, LIVING, _LIVING_COLUMNS, engine=MEMORY)
-            session.run(f"insert into {LIVING} values ({session.quoted(table.id)}, @@server_id)")  # noqa: S608
+            session.run(f"insert into {LIVING} values ({session.quoted(table.id)}, @@server_id)")
         else:
             engine, columns = "innodb", [_ROW, *columns]
         session.run(
@@ -176,7 +176,7 @@ class MySQLStaging:
             f"comment = '{table.gtrid}/{table.write}'"
         )
         try:
-            session.run(f"update {REGISTER} set chosen = 1 where id = {session.quoted(table.id)}")  # noqa: S608
+            session.run(f"update {REGISTER} set chosen = 1 where id = {session.quoted(table.id)}")
         except Exception as error:
             if code_of(error) != _DUPLICATE:
                 raise
@@ -189,7 +189,7 @@ class MySQLStaging:
 
     def _found(self, session: Session, table: MySQLStagingTable) -> MySQLStagingTable | None:
         rows = session.run(
-            f"select id from {REGISTER} where gtrid = {session.quoted(table.gtrid)} "  # noqa: S608
+            f"select id from {REGISTER} where gtrid = {session.quoted(table.gtrid)} "
             f"and write_number = {table.write} and chosen = 1"
         )
         return MySQLStagingTable(table.gtrid, table.write, str(rows[0][0])) if rows else None
@@ -202,7 +202,7 @@ class MySQLStaging:
             rows = {
                 (str(gtrid), int(write))
                 for register in (REGISTER, CREATED)
-                for gtrid, write in _read(session, f"select distinct gtrid, write_number from {register}")  # noqa: S608
+                for gtrid, write in _read(session, f"select distinct gtrid, write_number from {register}")
             }
         return [MySQLStagingTable(gtrid, write) for gtrid, write in sorted(rows) if _is_gtrid(gtrid)]
 
@@ -211,9 +211,9 @@ class MySQLStaging:
         write: int = table.write  # type: ignore[attr-defined]
         with self._session() as session:
             whose = f"where gtrid = {session.quoted(table.gtrid)} and write_number = {write}"
-            for (number,) in _read(session, f"select id from {REGISTER} {whose}"):  # noqa: S608
+            for (number,) in _read(session, f"select id from {REGISTER} {whose}"):
                 _drop_staging(session, str(number))
-            for number, target in _read(session, f"select id, target from {CREATED} {whose}"):  # noqa: S608
+            for number, target in _read(session, f"select id, target from {CREATED} {whose}"):
                 _drop_target(session, str(number), target.decode() if isinstance(target, bytes) else str(target))
 
     @contextmanager
@@ -260,7 +260,7 @@ def require_kept(cursor: Any, table: MySQLStagingTable) -> None:
     """
     if _engine_of(cursor, table) == INNODB:
         return
-    cursor.execute(f"select 1 from {database_of(cursor)}.{LIVING} where id = %s and server = @@server_id", [table.id])  # noqa: S608
+    cursor.execute(f"select 1 from {database_of(cursor)}.{LIVING} where id = %s and server = @@server_id", [table.id])
     if cursor.fetchone() is None:
         raise OperationalError(
             f"{table.gtrid}: the server has been started anew since tasks began to stage rows, which it does not keep, "
@@ -291,7 +291,7 @@ def _engine_of(cursor: Any, table: MySQLStagingTable) -> str:
 
 def keep_target(cursor: Any, number: str) -> None:
     """Within the cursor's transaction: the table that `create_target` has created counts, if this commits."""
-    cursor.execute(f"delete from {database_of(cursor)}.{CREATED} where id = %s", [number])  # noqa: S608
+    cursor.execute(f"delete from {database_of(cursor)}.{CREATED} where id = %s", [number])
     if cursor.rowcount != 1:
         raise OperationalError(
             "recovery has taken the table that this write has created for one that is left. The transaction rolls "
@@ -302,7 +302,7 @@ def keep_target(cursor: Any, number: str) -> None:
 def creator_of(cursor: Any, name: str) -> str | None:
     """The transaction that has created the table, and has not committed; None where there is none."""
     try:
-        cursor.execute(f"select gtrid from {database_of(cursor)}.{CREATED} where target = %s", [name.encode()])  # noqa: S608
+        cursor.execute(f"select gtrid from {database_of(cursor)}.{CREATED} where target = %s", [name.encode()])
     except Exception as error:
         if code_of(error) in (NO_TABLE, *DENIED):
             return None
@@ -322,13 +322,13 @@ def _read(session: Session, statement: str) -> tuple[Any, ...]:
 
 
 def _forget(session: Session, register: str, number: str) -> None:
-    session.run(f"delete from {register} where id = {session.quoted(number)}")  # noqa: S608
+    session.run(f"delete from {register} where id = {session.quoted(number)}")
 
 
 def _drop_staging(session: Session, number: str) -> None:
     if _ID.fullmatch(number):
         session.run(f"drop table if exists `{PREFIX}{number}`")
-        _read(session, f"delete from {LIVING} where id = {session.quoted(number)}")  # noqa: S608
+        _read(session, f"delete from {LIVING} where id = {session.quoted(number)}")
         _forget(session, REGISTER, number)
 
 
@@ -337,7 +337,7 @@ def _drop_target(session: Session, number: str, target: str) -> None:
 
     A branch that is prepared to keep it has locked its row: then the server's error, for a lock that is not given.
     """
-    row = f"select 1 from {CREATED} where id = {session.quoted(number)} for update"  # noqa: S608
+    row = f"select 1 from {CREATED} where id = {session.quoted(number)} for update"
     if not _FULL_NAME.fullmatch(target) or not session.run(row):
         return
     try:
@@ -347,7 +347,7 @@ def _drop_target(session: Session, number: str, target: str) -> None:
             raise
     else:
         try:
-            if not session.run(f"select 1 from {target} limit 1"):  # noqa: S608
+            if not session.run(f"select 1 from {target} limit 1"):
                 session.run(f"drop table {target}")
         finally:
             session.run("unlock tables")

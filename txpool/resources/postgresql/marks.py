@@ -42,7 +42,7 @@ class PostgreSQLMarks(Marks):
         return value(found) if found.ntuples else None
 
     def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
-        driver.execute(raw, self.spelled(f"delete from {table} where xid = any (%s)"), [[*keys]])  # noqa: S608
+        driver.execute(raw, self.spelled(f"delete from {table} where xid = any (%s)"), [[*keys]])
 
     def require_ours(self, raw: psycopg.Connection[Any], table: str, roles: Collection[str], *, writes: bool) -> None:
         (trust.require_locked if writes else trust.require_relations)(psycopg.Cursor(raw), table, roles=roles)
@@ -74,7 +74,7 @@ class PostgreSQLMarks(Marks):
         unchecked = bool(identity) and raw.marks_identity != identity
         if unchecked:
             message += (
-                f"select {values} where case when {_READ_COMMITTED} then exists (select from {table} where "  # noqa: S608
+                f"select {values} where case when {_READ_COMMITTED} then exists (select from {table} where "
                 f"{_IS_IDENTITY.format(session.quoted(IDENTITY), session.quoted(identity))}) else true end "
                 f"returning ctid, {_SYNCHRONOUS}, {_READ_COMMITTED}"
             )
@@ -82,7 +82,7 @@ class PostgreSQLMarks(Marks):
             message += f"values ({values}) returning ctid, {_SYNCHRONOUS}"
         if delete:
             keys = ", ".join(map(session.quoted, delete))
-            message += f"; delete from {table} where {_OF_THESE.format(keys)} and {_READ_COMMITTED} returning xid"  # noqa: S608
+            message += f"; delete from {table} where {_OF_THESE.format(keys)} and {_READ_COMMITTED} returning xid"
         try:
             inserted, *deleted = session.run(message, until)
         except psycopg.errors.UniqueViolation as error:
@@ -99,7 +99,7 @@ class PostgreSQLMarks(Marks):
     def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
         # By ctid: a serializable transaction's search by key would make concurrent ones fail.
         session = raw.session
-        update = f"update {table} set branches = {session.quoted(branches)} where {_IS_ROW.format(session.quoted(row))}"  # noqa: S608
+        update = f"update {table} set branches = {session.quoted(branches)} where {_IS_ROW.format(session.quoted(row))}"
         PostgreSQLDialect.commit(raw, f"{update}; commit")
 
     def begin(self, raw: psycopg.Connection[Any], lock_timeout: float, *, writes: bool) -> None:

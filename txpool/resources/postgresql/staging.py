@@ -31,7 +31,7 @@ _LIST: LiteralString = qualified(
     f"""
     with recursive {OUR_ROLES} select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where n.nspname = %(schema)s and c.relkind = 'r' and c.relowner = any (table ours) order by c.oid
-"""  # noqa: S608 - a constant
+"""
 )
 _HAS_SCHEMA: LiteralString = qualified(f"select to_regnamespace('{SCHEMA}'::text) is not null")
 

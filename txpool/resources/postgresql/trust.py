@@ -50,7 +50,7 @@ _SCHEMA: LiteralString = qualified(
     select 'schema', quote_ident(nspname), '', '', pg_get_userbyid(nspowner),
         quote_ident(session_user)
     from pg_namespace where nspname = %(schema)s and nspowner <> all (table ours)
-"""  # noqa: S608 - constants
+"""
 )
 _ATTACHED: LiteralString = """
     it as (
@@ -114,7 +114,7 @@ _RELATIONS: LiteralString = qualified(
     where (h.classid = 'pg_type'::regclass::oid and h.objid >= 16384::oid) or exists (
         select from pg_depend d where (d.classid, d.objid) = (h.classid, h.objid) and d.refclassid = any {_CALLABLE}
             and not (d.refclassid = 'pg_class'::regclass::oid and d.refobjid = any (select oid from it)))
-"""  # noqa: S608 - constants
+"""
 )
 # Executed only where the last part has found something: the planner may JIT-compile it, which takes longest of all.
 _CALLED: LiteralString = qualified(
@@ -142,7 +142,7 @@ _CALLED: LiteralString = qualified(
         union all select relowner from pg_class
         where r.classid = 'pg_class'::regclass::oid and oid = r.objid and relkind <> 'i' and relkind <> 'I'
     ) o(owner) where o.owner <> all (table ours)
-"""  # noqa: S608 - constants
+"""
 )
 _WRITERS: LiteralString = qualified(
     f"""
@@ -159,7 +159,7 @@ _WRITERS: LiteralString = qualified(
     where a.privilege_type = any (array['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER'])
         and a.grantee <> all (table ours)
     group by 1, 2 order by 1, 2
-"""  # noqa: S608 - constants
+"""
 )
 _CREATORS: LiteralString = qualified(
     f"""
@@ -169,7 +169,7 @@ _CREATORS: LiteralString = qualified(
         left join pg_roles r on r.oid = a.grantee
     where n.nspname = any (current_schemas(false)) and a.privilege_type = 'CREATE' and a.grantee <> all (table ours)
     group by 1, 2 order by 1, 2
-"""  # noqa: S608 - constants
+"""
 )
 _KINDS = {
     "r": "table",

@@ -145,7 +145,7 @@ def _table(raw: Any, name: str) -> Iterator[Finding]:
             yield failure("damage", f"{name} is damaged: {problems[0]}", do="restore the database from a backup")
             return
         count, oldest = cursor.execute(
-            f"select count(*), max(julianday('now') - julianday(made_at)) * 86400 from {name} where {IS_MARK}"  # noqa: S608
+            f"select count(*), max(julianday('now') - julianday(made_at)) * 86400 from {name} where {IS_MARK}"
         ).fetchone()
         yield mark_count(name, count, oldest or 0.0)
 

@@ -71,7 +71,7 @@ class SQLiteRecords(RecordsTable):
 
     def _is_there(self, cursor: Any) -> bool:
         schema, _, name = self.table.partition(".")
-        found = cursor.execute(f"select sql from {schema}.sqlite_master where name = ?", [name]).fetchone()  # noqa: S608
+        found = cursor.execute(f"select sql from {schema}.sqlite_master where name = ?", [name]).fetchone()
         if found is not None:
             require_format(self.table, found[0])
         return found is not None

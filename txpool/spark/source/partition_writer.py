@@ -68,7 +68,7 @@ class PartitionCommitMessage(WriterCommitMessage):
 def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> PartitionCommitMessage:
     """Write one partition for the job's ambient transaction, or else for the write's own. Called in the task."""
     context = TaskContext.get()
-    assert context is not None  # noqa: S101 - Spark runs this
+    assert context is not None
     prepare_worker()
     ambient = gtrid_of_job(context)
     batch = None
@@ -79,8 +79,8 @@ def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Parti
                 "transaction of its own. Start it outside of any. Nothing was written"
             )
         query, number = map(context.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
-        assert query is not None  # noqa: S101 - Spark runs this
-        assert number is not None  # noqa: S101
+        assert query is not None
+        assert number is not None
         batch = StreamBatch(query, int(number))
     elif not ambient and plan.open_gtrids:
         raise ProgrammingError(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
+from pyspark.sql import types as T
 
 from txpool.characteristics import Characteristics
 from txpool.datasource import DataSource, find

@@ -41,7 +41,7 @@ class StagingMerge:
         if not self.target.exists:
             cursor.execute(create_statement(self.target.name, self.created, self.keys))
         if self.mode == "overwrite":
-            cursor.execute(f"delete from {self.target.name}")  # noqa: S608
+            cursor.execute(f"delete from {self.target.name}")
         if chosen is not None:
             cursor.execute(self._insert_statement(chosen))
 
@@ -50,7 +50,7 @@ class StagingMerge:
         keys = quoted_list(self.keys)
         null = " or ".join(f"{quoted(key)} is null" for key in self.keys)
         query = (
-            f"select {keys}, {self.count} from {self.staging} {chosen} group by {keys} "  # noqa: S608
+            f"select {keys}, {self.count} from {self.staging} {chosen} group by {keys} "
             f"having {self.several} or {null} limit 1"
         )
         found = cursor.execute(query).fetchone()
@@ -66,7 +66,7 @@ class StagingMerge:
     def _insert_statement(self, chosen: str) -> str:
         names = quoted_list(self.layout.names)
         statement = (
-            f"insert into {self.target.name} ({names}) {self.target.overriding} "  # noqa: S608
+            f"insert into {self.target.name} ({names}) {self.target.overriding} "
             f"select {names} from {self.staging} {chosen}"
         )
         if self.mode == "upsert":

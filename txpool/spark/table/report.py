@@ -63,7 +63,7 @@ class FinishedPartitions(AccumulatorParam[dict[int, tuple[int, int]]]):
     def zero(self, value: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
         return {}
 
-    def addInPlace(  # noqa: N802 - the name is Spark's
+    def addInPlace(
         self, value1: dict[int, tuple[int, int]], value2: dict[int, tuple[int, int]]
     ) -> dict[int, tuple[int, int]]:
         value1.update(value2)

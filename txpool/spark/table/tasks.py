@@ -59,7 +59,7 @@ class StagedCopy:
 
     def __call__(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         context = TaskContext.get()
-        assert context is not None  # noqa: S101 - Spark runs this
+        assert context is not None
         attempt = context.taskAttemptId()
         self.datasources.unpack()
         size = 0, 0
@@ -91,7 +91,7 @@ class ArrowTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        assert context is not None  # noqa: S101 - Spark runs this
+        assert context is not None
         partition = context.partitionId()
         prepare_worker()
         write = self.writers[context.getLocalProperty(STRATEGY) or DIRECT]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
+from pyspark.sql import types as T
 from pyspark.sql.types import DataType, StructField
 
 from txpool.config.properties import nearest

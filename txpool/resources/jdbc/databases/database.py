@@ -68,7 +68,7 @@ class Database(ABC):
     def identify(self, raw: Any, *, writes: bool) -> Server:
         """Who the server is. With `writes`, it may be given an identity. The connection is in autocommit mode."""
 
-    def warn_unproven(self, raw: Any) -> None:  # noqa: B027 - for most, `txpool check` says it
+    def warn_unproven(self, raw: Any) -> None:
         """Log once what follows from an identity or a generation that this role cannot keep."""
 
     def why_not_xa(self, raw: Any) -> str:
@@ -93,7 +93,7 @@ class Database(ABC):
     def require_begun(self, raw: Any) -> None:
         """`Refused` where the transaction that `begin` has begun is not the one that is open now."""
 
-    def begin_again(self, raw: Any) -> None:  # noqa: B027
+    def begin_again(self, raw: Any) -> None:
         """After `require_begun`, where more statements follow: that may have used up what it looks at."""
 
     def may_commit(self, raw: Any, statement: str) -> bool:
@@ -112,7 +112,7 @@ class Database(ABC):
         """Whether the rollback that was just done has left rows in tables without transactions."""
         return False
 
-    def make_durable(self, raw: Any) -> None:  # noqa: B027 - most are durable once COMMIT is answered
+    def make_durable(self, raw: Any) -> None:
         """Make durable what a COMMIT on this connection, or the end of a branch, has just answered."""
 
     # -- branches -----------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Database(ABC):
     def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         """Commit or roll back a prepared branch; `own` where this session has prepared it. Errors: no reply."""
 
-    def forget(self, raw: Any, xid: Xid) -> None:  # noqa: B027 - most remember nothing
+    def forget(self, raw: Any, xid: Xid) -> None:
         """Let the database forget a branch that it had ended by itself. The driver's error."""
 
     @abstractmethod
@@ -148,7 +148,7 @@ class Database(ABC):
         """The names of all that is prepared, other products' too, where a session must stay open for it."""
         return {each.xid.joined for each in self.listed(raw)}
 
-    def before_finishing(self, raw: Any) -> None:  # noqa: B027 - most sessions can end a branch as they are
+    def before_finishing(self, raw: Any) -> None:
         """Prepare a session of recovery's for `finish`."""
 
     def status_of(self, raw: Any, record: BranchRecord) -> BranchOutcome | None:
@@ -171,7 +171,7 @@ class Database(ABC):
         """Whether the record shows that the branch wrote nothing, so that its end changes nothing."""
         return False
 
-    def after_finishing(self, raw: Any) -> None:  # noqa: B027
+    def after_finishing(self, raw: Any) -> None:
         """Called on the session that has prepared a branch, once that has ended."""
 
 

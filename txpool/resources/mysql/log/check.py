@@ -87,7 +87,7 @@ def _identity(raw: Any, facts: Server) -> Iterator[Finding]:
         "identity",
         f"{user} cannot read the server's identity in {IDENTITY_TABLE}",
         "a copy of the log on another server would not be noticed, and two in use end transactions both ways",
-        f"before the log is made, as an administrator: {'; '.join(CREATE_IDENTITY)}; "  # noqa: S608 - constants
+        f"before the log is made, as an administrator: {'; '.join(CREATE_IDENTITY)}; "
         f"INSERT IGNORE INTO {IDENTITY_TABLE} VALUES (1, LEFT(SHA2(UUID(), 256), 24)); "
         f"GRANT SELECT ON {IDENTITY_TABLE} TO {account};",
     )
@@ -99,7 +99,7 @@ def _accounts(raw: Any) -> Iterator[Finding]:
     writes = "privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'DROP', 'ALTER', 'TRIGGER')"
     with suppress(Exception):  # an account that may not read the privileges of others sees its own alone
         rows = raw.session.run(
-            f"select distinct grantee from information_schema.schema_privileges where {writes} "  # noqa: S608
+            f"select distinct grantee from information_schema.schema_privileges where {writes} "
             "and table_schema = database() union select distinct grantee from information_schema.table_privileges "
             f"where {writes} and table_schema = database() and table_name in ({names})"
         )

@@ -41,10 +41,10 @@ _DEFINITE: Final = frozenset(
 _CONFLICTS: Final = frozenset({xa.DEADLOCK, 1020})
 _ATTEMPTS: Final = 10
 _TABLES_OF: Final = f"""SELECT table_name, table_type, engine FROM information_schema.tables
-    WHERE table_schema = database() AND table_name IN ({", ".join(f"'{name}'" for name in TABLES)})"""  # noqa: S608
+    WHERE table_schema = database() AND table_name IN ({", ".join(f"'{name}'" for name in TABLES)})"""
 _TRIGGERS: Final = f"""SELECT trigger_name, event_object_table, definer FROM information_schema.triggers
     WHERE event_object_schema = database() AND definer <> current_user()
-    AND event_object_table IN ({", ".join(f"'{name}'" for name in TABLES)})"""  # noqa: S608 - constants
+    AND event_object_table IN ({", ".join(f"'{name}'" for name in TABLES)})"""
 
 
 class MySQLLogServer(LogServer):
@@ -199,7 +199,7 @@ class MySQLLogServer(LogServer):
         meta = self.new_meta(self.identity(raw))
         rows = ", ".join(f"({raw.session.quoted(name)}, {raw.session.quoted(value)})" for name, value in meta.items())
         try:
-            raw.session.run(f"insert into txpool_meta (name, value) values {rows}")  # noqa: S608 - quoted
+            raw.session.run(f"insert into txpool_meta (name, value) values {rows}")
         except self.errors as error:
             if code_of(error) != _DUPLICATE:
                 raise

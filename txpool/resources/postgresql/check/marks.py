@@ -29,9 +29,9 @@ _TABLE: LiteralString = qualified(
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%(table)s)
 """
 )
-_COUNT: LiteralString = qualified(f"select count(*) from {{}} where {_IS_MARK}")  # noqa: S608 - constants
+_COUNT: LiteralString = qualified(f"select count(*) from {{}} where {_IS_MARK}")
 _OLDEST: LiteralString = qualified(
-    f"select count(*), extract(epoch from (clock_timestamp() - min(made_at)))::float8 from {{}} where {_IS_MARK}"  # noqa: S608
+    f"select count(*), extract(epoch from (clock_timestamp() - min(made_at)))::float8 from {{}} where {_IS_MARK}"
 )
 _MAY: LiteralString = qualified("select has_table_privilege(%s::oid, %s::text)")
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p": "partitioned", "S": "a sequence"}

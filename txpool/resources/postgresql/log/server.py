@@ -77,7 +77,7 @@ _CONFIGURE = qualified(
     f"""SELECT set_config(wanted.name, value, false) FROM pg_settings
     JOIN (VALUES ('lock_timeout', %s), {", ".join(f"('tcp_{name}', %s)" for name in _KEEPALIVES)},
     {", ".join(map(str, _SESSION.items()))}) AS wanted (name, value)
-    ON pg_settings.name = wanted.name WHERE setting <> 'remote_apply'"""  # noqa: S608 - constants
+    ON pg_settings.name = wanted.name WHERE setting <> 'remote_apply'"""
 )
 # The tables of these names, and where those would be created that are missing: in the first schema of the path.
 _LOOK_UP: Final = qualified(

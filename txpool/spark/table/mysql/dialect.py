@@ -118,7 +118,7 @@ class MySQLTables:
 def _head(label: str, table: str, names: Sequence[str]) -> str:
     """An INSERT statement up to its rows. The server's list of sessions shows the label."""
     comment = f"/* {label} */ " if _LABEL.fullmatch(label) else ""
-    return f"insert {comment}into {table} ({quoted_list(names)}) values "  # noqa: S608
+    return f"insert {comment}into {table} ({quoted_list(names)}) values "
 
 
 TABLES: Final[TableDialect] = MySQLTables()

@@ -63,13 +63,13 @@ class MySQLMerge:
         if rows and self.mode == "upsert":  # the number of rows that it changes is another one
             found = self._count(cursor, chosen)
         if self.mode == "overwrite":
-            cursor.execute(f"delete from {self.target.name}".encode())  # noqa: S608
+            cursor.execute(f"delete from {self.target.name}".encode())
         if not rows:
             return
         names = quoted_list(self.layout.names)
         columns = ", ".join(f"staged.{quoted(name)}" for name in self.layout.names)
         cursor.execute(
-            f"insert into {self.target.name} ({names}) select {columns} from {chosen}{self._conflict()}".encode()  # noqa: S608
+            f"insert into {self.target.name} ({names}) select {columns} from {chosen}{self._conflict()}".encode()
         )
         if self.mode != "upsert":
             found = cursor.rowcount
@@ -104,7 +104,7 @@ class MySQLMerge:
     def _count(self, cursor: Any, chosen: str) -> int:
         """The number of rows. Each has a key, and no two the same key, since only one of them could stay."""
         keys = ", ".join(f"staged.{quoted(key)}" for key in self.keys)
-        cursor.execute(f"select count(*), count(distinct {keys}) from {chosen} lock in share mode".encode())  # noqa: S608
+        cursor.execute(f"select count(*), count(distinct {keys}) from {chosen} lock in share mode".encode())
         found, different = cursor.fetchone()
         if found != different:  # where a part of a key is NULL, it is not counted
             self._refuse_keys(cursor, chosen, keys)
@@ -114,7 +114,7 @@ class MySQLMerge:
         """DataError with a key that two rows have, or that is NULL."""
         null = " or ".join(f"staged.{quoted(key)} is null" for key in self.keys)
         cursor.execute(
-            f"select {keys}, count(*) as number from {chosen} group by {keys} "  # noqa: S608
+            f"select {keys}, count(*) as number from {chosen} group by {keys} "
             f"having number > 1 or {null} limit 1 lock in share mode".encode()
         )
         found = cursor.fetchone()

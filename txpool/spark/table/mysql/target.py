@@ -214,7 +214,7 @@ def _unquoted(name: str) -> str:
 
 def is_independent(datasource: DataSource, target: Target) -> bool:
     """Whether the table has neither unique indexes, nor foreign keys, nor triggers that the account may see."""
-    assert isinstance(target, MySQLTarget)  # noqa: S101 - for mypy: read_target has made it
+    assert isinstance(target, MySQLTarget)
     parts = _NAME.fullmatch(target.name)
     if target.indexes or parts is None:
         return False
@@ -234,7 +234,7 @@ def require_unique(target: Target, keys: Sequence[str], names: Sequence[str]) ->
     """
     if not keys:
         return
-    assert isinstance(target, MySQLTarget)  # noqa: S101 - for mypy: read_target has made it
+    assert isinstance(target, MySQLTarget)
     for key in keys:
         if key not in names:
             raise ProgrammingError(f"key {key!r} is not among the columns that are written: {', '.join(names)}.")
@@ -259,13 +259,13 @@ def require_privileges(
     if not target.exists:
         return
     columns, nothing = quoted_list(names), ", ".join(["null"] * len(names))
-    statement = f"insert into {target.name} ({columns}) select {nothing} from dual where false"  # noqa: S608
+    statement = f"insert into {target.name} ({columns}) select {nothing} from dual where false"
     if mode == "upsert":
         sets = ", ".join(f"{quoted(name)} = values({quoted(name)})" for name in names if name not in keys)
         statement += f" on duplicate key update {sets or f'{quoted(keys[0])} = {quoted(keys[0])}'}"
     needed = {"insert, update" if mode == "upsert" else "insert": statement}
     if mode == "overwrite":
-        needed["delete"] = f"delete from {target.name} where false"  # noqa: S608
+        needed["delete"] = f"delete from {target.name} where false"
     Context().run(_try, datasource, target, mode, needed)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
+from pyspark.sql import types as T
 from pyspark.sql.types import DataType, StructField
 
 from txpool.resources.mysql.own_tables import quoted

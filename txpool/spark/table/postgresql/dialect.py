@@ -50,12 +50,12 @@ _PARTITION_COLUMNS = qualified("""
     made_at pg_catalog.timestamptz not null default now(), primary key (transaction_id, target, partition)
 """)
 _CLAIM = (
-    f"insert into {_PARTITIONS} (transaction_id, target, partition) values (%s, %s, %s) "  # noqa: S608
+    f"insert into {_PARTITIONS} (transaction_id, target, partition) values (%s, %s, %s) "
     "on conflict do nothing returning partition"
 )
 _KEY: LiteralString = qualified("transaction_id = %s and target = %s and partition = %s")
-_READ = f"select row_count from {_PARTITIONS} where {_KEY}"  # noqa: S608
-_FINISH = f"update {_PARTITIONS} set row_count = %s where {_KEY}"  # noqa: S608
+_READ = f"select row_count from {_PARTITIONS} where {_KEY}"
+_FINISH = f"update {_PARTITIONS} set row_count = %s where {_KEY}"
 
 
 class PostgreSQLPartitions:

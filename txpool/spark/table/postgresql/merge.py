@@ -49,7 +49,7 @@ class PostgreSQLMerge(StagingMerge):
                 "rolls back"
             )
         require_relations(cursor, self.staging, types=False)
-        query = f"select {ATTEMPT}, {self.count} from {self.staging} {chosen} group by 1"  # noqa: S608
+        query = f"select {ATTEMPT}, {self.count} from {self.staging} {chosen} group by 1"
         staged: dict[int, int] = dict(cursor.execute(query).fetchall())
         for attempt, reported in rows.items():
             if staged.get(attempt, 0) != reported:

@@ -65,7 +65,7 @@ class CollectedRows:
         """Fetch the rows, and move them into the table within the cursor's transaction."""
         names = merge.layout.names
         cursor.execute(create_statement(STAGING, [*zip(names, merge.layout.declared, strict=True)]))
-        statement = f"insert into {STAGING} ({quoted_list(names)}) values ({', '.join('?' * len(names))})"  # noqa: S608
+        statement = f"insert into {STAGING} ({quoted_list(names)}) values ({', '.join('?' * len(names))})"
         with reporting(progress, self._progress, self.report.label):
             for batch in self._fetch():
                 cursor.executemany(statement, zip(*(column.to_pylist() for column in batch.columns), strict=True))
@@ -95,7 +95,7 @@ class _Pack:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        assert context is not None  # noqa: S101 - Spark runs this
+        assert context is not None
         prepare_worker()
         for batch in batches:
             if batch.num_rows:

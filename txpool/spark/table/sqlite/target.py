@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
+from pyspark.sql import types as T
 from pyspark.sql.types import DataType, StructField
 
 from txpool.datasource import DataSource
@@ -97,7 +97,7 @@ def read_target(
     full = f"{quoted(schema)}.{quoted(name)}"
     with closing(datasource.connect()) as connection:
         cursor = connection.cursor()
-        query = f"select name, type from {quoted(schema)}.sqlite_master where lower(name) = lower(?)"  # noqa: S608
+        query = f"select name, type from {quoted(schema)}.sqlite_master where lower(name) = lower(?)"
         found = cursor.execute(f"{query} and type in ('table', 'view')", [name]).fetchone()
         if found is None and new is None:
             raise ProgrammingError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.pq.abc import PGresult
@@ -31,6 +31,9 @@ from txpool.resources.postgresql.session.libpq import (
     why_not_open,
 )
 from txpool.xid import Xid
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 logger = logging.getLogger("txpool")
 
@@ -59,7 +62,9 @@ class PostgreSQLBranch(XABranch):
     _sent: bool
     _until: float | None
 
-    def __init__(self, datasource: str, driver: RowsDriver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
+    def __init__(
+        self, datasource: str, driver: RowsDriver, raw: PsycopgRawConnection, deadlines: Deadlines = NO_DEADLINES
+    ) -> None:
         """Errors: as `BranchRows.evidence`, where it writes a row before its PREPARE."""
         LocalTransaction.__init__(self, datasource, driver, raw, deadlines)  # super() costs more than all the rest here
         self._prepare = UNSENT

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
     from txpool.resources.postgresql.branch import PostgreSQLBranch
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
     from txpool.resources.postgresql.staging import Staging
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery
@@ -85,7 +86,7 @@ class PostgreSQL(ResourceManager):
     def why_not_begin(self, characteristics: Characteristics) -> str:
         return ""
 
-    def begin_as(self, raw: Any, characteristics: Characteristics) -> None:
+    def begin_as(self, raw: PsycopgRawConnection, characteristics: Characteristics) -> None:
         from txpool.resources.postgresql.session.characteristics import begin_as
 
         begin_as(raw, characteristics)
@@ -100,7 +101,9 @@ class PostgreSQL(ResourceManager):
         state = getattr(error, "sqlstate", None)
         return state in _CONFLICTS or (at_its_end and state == _NO_SLOT)
 
-    def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
+    def branch(
+        self, datasource: str, driver: Driver, raw: PsycopgRawConnection, deadlines: Deadlines, *, file: str
+    ) -> OpenBranch:
         return _branch_class()(datasource, driver, raw, deadlines)  # type: ignore[arg-type]
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:

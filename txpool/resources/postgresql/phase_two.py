@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -12,6 +12,9 @@ from txpool.resources.branches.phase_two import DONE, Ended, PhaseTwoCommand, Ph
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.identity import identify
 from txpool.resources.postgresql.session.libpq import IDLE, Session, ends_session, failure, value
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 #: The evidence of a transaction that wrote nothing, and so has no id.
 NO_XID = "none"
@@ -38,7 +41,7 @@ class PostgreSQLPhaseTwo(PhaseTwoCommand):
 
     untold = "the server does not tell its timeline, as on a standby"
 
-    def sent(self, raw: Any | None, until: float | None, *, again: bool = False) -> PostgreSQLPhaseTwo:
+    def sent(self, raw: PsycopgRawConnection | None, until: float | None, *, again: bool = False) -> PostgreSQLPhaseTwo:
         """It was sent over this connection, None if that failed; `until` is when to stop waiting. Returns itself.
 
         `again` says that another was begun before, and interrupted.
@@ -48,17 +51,17 @@ class PostgreSQLPhaseTwo(PhaseTwoCommand):
         return self
 
     @staticmethod
-    def can_send(raw: Any) -> bool:
+    def can_send(raw: PsycopgRawConnection) -> bool:
         return bool(raw.session.status == IDLE)
 
-    def _lift_timeouts(self, raw: Any) -> None:
+    def _lift_timeouts(self, raw: PsycopgRawConnection) -> None:
         raw.session.run(NO_TIMEOUTS, self._until)
 
-    def _send(self, raw: Any) -> None:
+    def _send(self, raw: PsycopgRawConnection) -> None:
         session: Session = raw.session
         session.send(f"{self._verb.word} prepared {session.quoted(self._record.xid.joined)}")
 
-    def _receive(self, raw: Any) -> PhaseTwoReply:
+    def _receive(self, raw: PsycopgRawConnection) -> PhaseTwoReply:
         session: Session = raw.session
         results = session.receive(self._until)
         error = failure(results)
@@ -86,7 +89,7 @@ class PostgreSQLPhaseTwo(PhaseTwoCommand):
             return TAKE_ROLE.format(session.quoted(self._record.xid.joined))
         return None
 
-    def _status(self, raw: Any) -> BranchOutcome | None:
+    def _status(self, raw: PsycopgRawConnection) -> BranchOutcome | None:
         xid = self._record.evidence.get("xid", "")
         if xid in ("", NO_XID):
             return None
@@ -99,14 +102,14 @@ class PostgreSQLPhaseTwo(PhaseTwoCommand):
         status = value(found)
         return None if status is None else OUTCOMES.get(status, BranchOutcome.UNKNOWN)
 
-    def _identity(self, raw: Any) -> str:
+    def _identity(self, raw: PsycopgRawConnection) -> str:
         self._now = identify(raw.session, self._until)
         return self._now.identity
 
-    def _wrote_nothing(self, raw: Any) -> bool:
+    def _wrote_nothing(self, raw: PsycopgRawConnection) -> bool:
         return self._record.evidence.get("xid") == NO_XID
 
-    def _is_same_generation(self, raw: Any) -> bool | None:
+    def _is_same_generation(self, raw: PsycopgRawConnection) -> bool | None:
         timeline = self._record.evidence.get("timeline", "")
         if timeline and not self._now.timeline:
             return None

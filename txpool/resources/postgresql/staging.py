@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 
@@ -22,6 +22,9 @@ from txpool.resources.driver import Driver
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.trust import OUR_ROLES, require_relations, require_schema
 from txpool.xid import split_gtrid
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 #: The schema of txpool's tables. Another role than the writer may have created it.
 SCHEMA = "txpool_spark"
@@ -132,12 +135,12 @@ class Staging:
                 raise
 
 
-def create_schema(raw: Any, roles: Collection[str] = ()) -> None:
+def create_schema(raw: PsycopgRawConnection, roles: Collection[str] = ()) -> None:
     """Create the schema of txpool's tables, if it does not exist; OperationalError where another role owns it.
 
     Where the role may not create it, the driver's error has a note that says what to do.
     """
-    (exists,) = raw.execute(_HAS_SCHEMA).fetchone()
+    ((exists,),) = raw.execute(_HAS_SCHEMA).fetchall()
     if not exists:
         try:
             raw.execute(f"create schema {SCHEMA}")

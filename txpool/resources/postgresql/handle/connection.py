@@ -26,6 +26,7 @@ from txpool.resources.postgresql.session.statement_text import text_of_query
 
 if TYPE_CHECKING:
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 logger = logging.getLogger("txpool")
 
@@ -278,7 +279,7 @@ class PsycopgConnection(TwoPhaseConnection):
     def set_deferrable(self, value: bool | None) -> None:
         self.deferrable = value
 
-    def _carry_modes(self, raw: Any, modes: Mapping[str, Any]) -> None:
+    def _carry_modes(self, raw: PsycopgRawConnection, modes: Mapping[str, Any]) -> None:
         for name, value in modes.items():
             if name != "autocommit" and value != getattr(raw, name):
                 setattr(raw, name, value)
@@ -293,7 +294,7 @@ class PsycopgConnection(TwoPhaseConnection):
     def text_of_statement(self, statement: Any) -> bytes | str:
         return super().text_of_statement(statement) or text_of_query(statement)
 
-    def has_work(self, raw: Any) -> bool:
+    def has_work(self, raw: PsycopgRawConnection) -> bool:
         pgconn = raw.pgconn
         status = pgconn.transaction_status
         if status not in _NO_WORK or two_phase_of(raw) is not None:

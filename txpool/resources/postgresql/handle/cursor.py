@@ -156,7 +156,7 @@ class ExecutedCursor(PsycopgCursor):
         return self._raw
 
     @raw.setter
-    def raw(self, raw: Any) -> None:
+    def raw(self, raw: psycopg.Cursor[Any]) -> None:
         self._raw, self._answer = raw, None
 
     def _take_raw(self, enlistment: Enlistment) -> Any:

@@ -24,6 +24,7 @@ from txpool.resources.postgresql.session.psycopg_private import TWO_PHASE, two_p
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 logger = logging.getLogger("txpool")
 
@@ -65,7 +66,7 @@ class TwoPhaseConnection(PEP249Connection):
                     _nothing_prepared(raw)
                 raise
 
-    def _prepare(self, raw: Any, xid: Any) -> None:
+    def _prepare(self, raw: PsycopgRawConnection, xid: Any) -> None:
         with raw.pipeline() if raw.pgconn.pipeline_status else nullcontext() as pipeline:
             if pipeline is not None:
                 pipeline.sync()  # else it is not known whether a transaction is open
@@ -127,7 +128,7 @@ class TwoPhaseConnection(PEP249Connection):
         return f", {'prepared' if begun[1] else 'in the two-phase transaction'} {str(begun[0])!r}"
 
 
-def _nothing_prepared(raw: Any) -> None:
+def _nothing_prepared(raw: PsycopgRawConnection) -> None:
     setattr(raw, TWO_PHASE, None)
     raw.unanswered, raw.not_prepared = False, True
     if raw.pgconn.transaction_status != IDLE:

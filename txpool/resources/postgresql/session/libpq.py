@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 from collections.abc import Generator
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import pq
@@ -18,6 +18,9 @@ from psycopg.pq.abc import PGconn, PGresult
 from txpool.errors import translate
 from txpool.resources.postgresql.session.psycopg_private import read_farewell, sending, wait
 from txpool.sql.dialects import POSTGRESQL
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 # Plain numbers, as psycopg's C implementation returns them: to make an enum of each costs more than the call.
 IDLE = int(pq.TransactionStatus.IDLE)
@@ -193,7 +196,7 @@ def ends_session(error: psycopg.Error) -> bool:
     return state is None or state.startswith("08") or state in _SESSION_ENDING
 
 
-def why_not_open(raw: Any) -> str:
+def why_not_open(raw: PsycopgRawConnection) -> str:
     """A transaction status other than INTRANS, in words; where a statement has failed, also which."""
     status = int(raw.pgconn.transaction_status)
     why = _WHY_NOT_OPEN.get(status, "the connection was lost before it")

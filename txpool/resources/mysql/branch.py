@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txpool import failpoints
 from txpool.errors import described
@@ -16,6 +16,9 @@ from txpool.resources.mysql.marks import is_hidden
 from txpool.resources.mysql.phase_two import MySQLPhaseTwo, evidence_of
 from txpool.resources.mysql.wire import OUT_OF_STEP, WARNINGS, code_of, ends_session, tells_that_rows_stay
 
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
+
 logger = logging.getLogger("txpool")
 
 _COMMITTED, _ROLLED_BACK, _UNKNOWN = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK, BranchOutcome.UNKNOWN
@@ -26,7 +29,9 @@ class MySQLBranch(BranchNamedAtStart):
 
     command = MySQLPhaseTwo
 
-    def __init__(self, datasource: str, driver: RowsDriver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
+    def __init__(
+        self, datasource: str, driver: RowsDriver, raw: MySQLRawConnection, deadlines: Deadlines = NO_DEADLINES
+    ) -> None:
         BranchNamedAtStart.__init__(self, datasource, driver, raw, deadlines)  # as in that
         self._driver: RowsDriver = driver
         self._session = raw.session

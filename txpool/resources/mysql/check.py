@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from txpool.config.settings import DataSourceSettings
@@ -22,6 +22,10 @@ from txpool.resources.mysql.proof_findings import generation_findings, identity_
 from txpool.resources.mysql.server import Server, ask, may_add_generation, may_read_generations
 from txpool.resources.mysql.staging import CREATED, PREFIX, REGISTER
 from txpool.resources.mysql.wire import code_of
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.wire import Session
 
 _WITH_TRANSACTIONS: Final = ("InnoDB", "RocksDB", "ROCKSDB", "TokuDB", "ndbcluster")
 _NAMED: Final = 5
@@ -85,7 +89,7 @@ def _in_grant(database: str) -> str:
 
 
 def _server(
-    raw: Any, server: Server, settings: DataSourceSettings, facts: tuple[Any, ...], longest: float
+    raw: MySQLRawConnection, server: Server, settings: DataSourceSettings, facts: tuple[Any, ...], longest: float
 ) -> Iterator[Finding]:
     flush, sync, read_only, wait_timeout, user = facts
     yield ok("version", f"{server.product}, user {user}, {raw.get_host_info()}")
@@ -120,7 +124,7 @@ def _server(
 
 
 def _prepared(
-    raw: Any, driver: MySQLDriver, settings: DataSourceSettings, server: Server, user: str
+    raw: MySQLRawConnection, driver: MySQLDriver, settings: DataSourceSettings, server: Server, user: str
 ) -> Iterator[Finding]:
     try:
         listed = xa.listed(raw.session)
@@ -154,7 +158,9 @@ def _prepared(
             )
 
 
-def _generations(raw: Any, driver: MySQLDriver, settings: DataSourceSettings, user: str) -> Iterator[Finding]:
+def _generations(
+    raw: MySQLRawConnection, driver: MySQLDriver, settings: DataSourceSettings, user: str
+) -> Iterator[Finding]:
     """Whether the application adds a token, and recovery reads it; `raw` is recovery's."""
     if not settings.recovery_user:
         yield from generation_findings(may_add_generation(raw.session), user)
@@ -165,7 +171,7 @@ def _generations(raw: Any, driver: MySQLDriver, settings: DataSourceSettings, us
         yield from generation_findings(may_add_generation(own.session), str(application))
 
 
-def _registers(raw: Any, application: MySQLDriver, user: str) -> Iterator[Finding]:
+def _registers(raw: MySQLRawConnection, application: MySQLDriver, user: str) -> Iterator[Finding]:
     """A warning where recovery cannot clean up what Spark's writes have left, as far as the application has any."""
     with suppress(Error, application.module.Error), closing(application.connect_unchecked()) as own:
         names = ", ".join(f"'{name}'" for name in (REGISTER, CREATED))
@@ -183,12 +189,12 @@ def _registers(raw: Any, application: MySQLDriver, user: str) -> Iterator[Findin
             )
 
 
-def _may_sweep(session: Any, register: str) -> bool:
+def _may_sweep(session: Session, register: str) -> bool:
     session.send(f"delete from {register} where false", f"drop table if exists {PREFIX}none")
     return all(answer.code not in DENIED for answer in session.receive())
 
 
-def _engines(raw: Any) -> Iterator[Finding]:
+def _engines(raw: MySQLRawConnection) -> Iterator[Finding]:
     engines = ", ".join(f"'{engine}'" for engine in _WITH_TRANSACTIONS)
     names = raw.session.run(
         "select concat(table_name, ' (', engine, ')') from information_schema.tables where table_schema = database() "
@@ -206,7 +212,7 @@ def _engines(raw: Any) -> Iterator[Finding]:
         )
 
 
-def _table_of_marks(raw: Any, driver: MySQLDriver, name: str) -> Iterator[Finding]:
+def _table_of_marks(raw: MySQLRawConnection, driver: MySQLDriver, name: str) -> Iterator[Finding]:
     faults = list(_table(raw, driver, name, DECISIONS))
     yield from faults
     if not faults:
@@ -216,7 +222,7 @@ def _table_of_marks(raw: Any, driver: MySQLDriver, name: str) -> Iterator[Findin
         yield mark_count(name, int(count), float(oldest or 0))
 
 
-def _table_of_rows(raw: Any, driver: MySQLDriver, settings: DataSourceSettings) -> Iterator[Finding]:
+def _table_of_rows(raw: MySQLRawConnection, driver: MySQLDriver, settings: DataSourceSettings) -> Iterator[Finding]:
     name = settings.xa_evidence_table
     faults = list(_table(raw, driver, name, EVIDENCE))
     yield from faults
@@ -247,7 +253,7 @@ def _table_of_rows(raw: Any, driver: MySQLDriver, settings: DataSourceSettings) 
         yield row_count(name, int(count))
 
 
-def _refusal(session: Any, *statements: str) -> tuple[str, Exception] | None:
+def _refusal(session: Session, *statements: str) -> tuple[str, Exception] | None:
     """The session's account and the error, where it may not execute these; they leave nothing behind."""
     session.send("start transaction", *statements, "rollback", "select current_user()")
     *answers, account = session.receive()
@@ -255,7 +261,7 @@ def _refusal(session: Any, *statements: str) -> tuple[str, Exception] | None:
     return None if error is None else (str(account.rows[0][0]), error)
 
 
-def _table(raw: Any, driver: MySQLDriver, name: str, holds: str) -> Iterator[Finding]:
+def _table(raw: MySQLRawConnection, driver: MySQLDriver, name: str, holds: str) -> Iterator[Finding]:
     table = driver.marks.qualified_name(raw, name)
     if table is None:
         yield failure("table", f"there is no table {name}", holds, CREATE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import ProgrammingError, described
 from txpool.resources.base import Refused
@@ -13,6 +13,9 @@ from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, Statement, Wr
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.dialect import RELEASE, SET_SAVEPOINT, MySQLDialect, require_released
 from txpool.resources.mysql.wire import Session
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 _DIALECT: Final = MySQLDialect()
 _DUPLICATE: Final = 1062
@@ -43,7 +46,7 @@ class MySQLStatements(Marks):
         change += f", action_uid = if({same}, values(action_uid), action_uid)"
         return f"{self._plain_insert(table, row)} on duplicate key update {change}", [*row.values(), former, former]
 
-    def qualified_name(self, raw: Any, table: str) -> str | None:
+    def qualified_name(self, raw: MySQLRawConnection, table: str) -> str | None:
         schema, _, name = table.rpartition(".")
         rows = self._look_up(raw, schema, name)
         if not rows:
@@ -57,7 +60,7 @@ class MySQLStatements(Marks):
         return f"`{found_schema}`.`{found}`"
 
     @abstractmethod
-    def _look_up(self, raw: Any, schema: str, name: str) -> Sequence[Any]:
+    def _look_up(self, raw: MySQLRawConnection, schema: str, name: str) -> Sequence[Any]:
         """Execute `looking_up`."""
 
 
@@ -66,23 +69,23 @@ class MySQLMarks(MySQLStatements):
 
     parameter = "%s"
 
-    def _look_up(self, raw: Any, schema: str, name: str) -> Sequence[Any]:
+    def _look_up(self, raw: MySQLRawConnection, schema: str, name: str) -> Sequence[Any]:
         quoted = raw.session.quoted
         rows: Sequence[Any] = raw.session.run(looking_up(quoted(schema) if schema else "", quoted(name)))
         return rows
 
-    def require_ours(self, raw: Any, table: str, roles: Collection[str], *, writes: bool) -> None:
+    def require_ours(self, raw: MySQLRawConnection, table: str, roles: Collection[str], *, writes: bool) -> None:
         """Nothing: a table has no owner here. The grants on it say who may write it, and `txpool check` shows them."""
 
-    def is_sole_writer(self, raw: Any) -> bool:
+    def is_sole_writer(self, raw: MySQLRawConnection) -> bool:
         return False
 
-    def database_identity(self, raw: Any) -> str:
+    def database_identity(self, raw: MySQLRawConnection) -> str:
         return f"{raw.identity}/{raw.database_name}" if raw.identity else ""
 
     def mark(
         self,
-        raw: Any,
+        raw: MySQLRawConnection,
         table: str,
         row: dict[str, str],
         delete: Sequence[str],
@@ -132,7 +135,7 @@ class MySQLMarks(MySQLStatements):
         raw.marks_identity = identity
         return row["xid"], [*delete]
 
-    def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
+    def commit_row(self, raw: MySQLRawConnection, table: str, row: str, branches: str) -> None:
         session = raw.session
         if not session.is_alive():
             raise Refused("COMMIT was not sent: the connection was lost before it")
@@ -159,13 +162,13 @@ class MySQLMarks(MySQLStatements):
             )
         _DIALECT.commit(raw)
 
-    def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
+    def delete(self, driver: Driver, raw: MySQLRawConnection, table: str, keys: Sequence[str]) -> None:
         raw.session.send(*_deletes(raw.session, table, keys))
         for answer in raw.session.receive():
             if answer.error is not None:
                 raise answer.error
 
-    def begin(self, raw: Any, lock_timeout: float, *, writes: bool) -> None:
+    def begin(self, raw: MySQLRawConnection, lock_timeout: float, *, writes: bool) -> None:
         for statement in (
             f"set session innodb_lock_wait_timeout = {max(1, int(lock_timeout))}",
             "set session transaction isolation level read committed, read write",  # also for what follows DDL
@@ -193,7 +196,7 @@ def require_durable(flush: object, binary_log: object, sync: object) -> None:
     raise ProgrammingError(f"{why} does not survive a crash, and a mark must: set it to 1. Nothing is committed")
 
 
-def is_hidden(raw: Any, table: str) -> bool:
+def is_hidden(raw: MySQLRawConnection, table: str) -> bool:
     """Whether a temporary table of this session hides the table. Asked only where the session was changed."""
     return raw.changed and _is_temporary(raw.session.run(f"show create table {table}"))
 

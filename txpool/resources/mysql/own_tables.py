@@ -7,11 +7,14 @@ make one first: of another engine, or a view. Such a table is refused.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.resources.mysql.wire import Session, code_of
 from txpool.resources.records import FORMAT, require_format
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 NO_TABLE: Final = 1146
 INNODB: Final = "InnoDB"
@@ -21,7 +24,7 @@ _WHY: Final = {INNODB: "whose rows commit or roll back with the work", MEMORY: "
 DENIED: Final = frozenset({1044, 1142, 1143, 1227})
 
 
-def require_database(raw: Any, datasource: str) -> str:
+def require_database(raw: MySQLRawConnection, datasource: str) -> str:
     """The database of the session, quoted for SQL. ProgrammingError where its url names none."""
     name: str = raw.database_name
     if not name:
@@ -72,9 +75,10 @@ def database_of(cursor: Any) -> str:
     return quoted(raw_of(cursor).database_name)
 
 
-def raw_of(cursor: Any) -> Any:
+def raw_of(cursor: Any) -> MySQLRawConnection:
     """The physical connection of a cursor, which may be the driver's own."""
-    return getattr(cursor, "raw", cursor).connection
+    raw: MySQLRawConnection = getattr(cursor, "raw", cursor).connection
+    return raw
 
 
 def quoted(name: str) -> str:

@@ -11,14 +11,44 @@ from txpool.resources.mysql import xa
 from txpool.resources.mysql.session import XA_REFUSED, changes_session, commands_branch, may_commit, text_of
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from txpool.resources.mysql.wire import Session
     from txpool.xid import Xid
 
 
-class SessionState:
-    """The attributes that a raw connection has beyond its driver's own.
+class MySQLRawConnection:
+    """A raw connection: its attributes beyond its driver's own.
 
     Each is set on the instance, and its class has none of that name: Python finds those faster.
     """
+
+    if TYPE_CHECKING:  # what each driver's connection adds, and what both drivers have
+        session: Session
+        autocommit_mode: bool | None
+        cursorclass: type
+        unread: int
+        until: float | None  # of a decision log's connection: when to stop waiting
+
+        @property
+        def lost(self) -> bool: ...
+        @property
+        def in_transaction(self) -> bool: ...
+        @property
+        def reads_only(self) -> bool: ...
+        @property
+        def database_name(self) -> str: ...
+        @property
+        def has_results(self) -> bool: ...
+        def close(self) -> None: ...
+        def break_off(self) -> None: ...
+        def hang_up(self) -> None: ...
+        def within(self, until: float | None) -> AbstractContextManager[None]: ...
+        def fileno(self) -> int: ...
+        def thread_id(self) -> int: ...
+        def get_server_info(self) -> str: ...
+        def get_host_info(self) -> str: ...
+        def get_autocommit(self) -> bool: ...
 
     def __init__(self, **options: Any) -> None:
         #: Whether the server is MariaDB, and not MySQL.
@@ -111,8 +141,7 @@ class SessionState:
 
     def run_ahead(self) -> None:
         """Execute by itself what goes ahead. Where it is refused, the connection is closed: nothing may follow it."""
-        raw: Any = self
-        raw.session.run("do 0")
+        self.session.run("do 0")
 
     @property
     def hold_command(self) -> str:

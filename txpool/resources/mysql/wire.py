@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 #: The driver has refused to send, since results of the program's own are not read to their end.
 OUT_OF_STEP: Final = 2014
@@ -35,7 +38,7 @@ class Session(Protocol):
     """Several commands in one message over one raw connection. Used by one thread at a time."""
 
     @property
-    def raw(self) -> Any: ...
+    def raw(self) -> MySQLRawConnection: ...
 
     def is_alive(self) -> bool:
         """Whether the connection is open and in step, as far as is known without waiting."""
@@ -62,7 +65,7 @@ class Session(Protocol):
         """The text as an SQL literal."""
 
 
-def after_what_went_ahead(raw: Any, answers: list[Answer]) -> list[Answer]:
+def after_what_went_ahead(raw: MySQLRawConnection, answers: list[Answer]) -> list[Answer]:
     """The answers without the first. Where that is an error, nothing may stay of the others, and it is each of them."""
     ahead, *rest = answers
     if ahead.error is None:

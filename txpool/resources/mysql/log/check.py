@@ -14,6 +14,7 @@ from txpool.resources.mysql.wire import code_of
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.log.server import MySQLLogServer
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 _REFUSED: Final = frozenset({1044, 1045, 1049, 1130, 1698})
 _NEEDED: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -53,7 +54,7 @@ def _topic(fault: WhyNot) -> str:
     return "durability" if "sync" in fault[0] or "flush" in fault[0] else "server"
 
 
-def _vanished_hosts(raw: Any, facts: Server) -> Iterator[Finding]:
+def _vanished_hosts(raw: MySQLRawConnection, facts: Server) -> Iterator[Finding]:
     """How soon the server notices that a coordinator's host has vanished, and frees its lease."""
     asked: tuple[Any, ...] = (0, 0, 0)
     if facts.mariadb:
@@ -78,7 +79,7 @@ def _vanished_hosts(raw: Any, facts: Server) -> Iterator[Finding]:
     )
 
 
-def _identity(raw: Any, facts: Server) -> Iterator[Finding]:
+def _identity(raw: MySQLRawConnection, facts: Server) -> Iterator[Finding]:
     if facts.identity:
         return
     ((user,),) = raw.session.run("select current_user()")
@@ -93,7 +94,7 @@ def _identity(raw: Any, facts: Server) -> Iterator[Finding]:
     )
 
 
-def _accounts(raw: Any) -> Iterator[Finding]:
+def _accounts(raw: MySQLRawConnection) -> Iterator[Finding]:
     """Who else may write the log, where this account may read that."""
     names = ", ".join(f"'{name}'" for name in TABLES)
     writes = "privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'DROP', 'ALTER', 'TRIGGER')"

@@ -18,7 +18,7 @@ from MySQLdb.constants import CR
 
 from txpool.resources.mysql.forks import let_go_after_fork
 from txpool.resources.mysql.session import LONG
-from txpool.resources.mysql.state import SessionState
+from txpool.resources.mysql.state import MySQLRawConnection
 from txpool.resources.mysql.wire import ends_session
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _INTERRUPTED: Final = "a command was interrupted before its answer was read"
 
 
-class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
+class MySQLdbConnection(MySQLRawConnection, Connection):  # type: ignore[misc]
     """A physical connection, and the state of its session."""
 
     session: MySQLdbSession

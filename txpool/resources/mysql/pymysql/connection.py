@@ -28,7 +28,7 @@ from txpool.resources.mysql.pymysql.reading import OK, WHOLE_PACKET
 from txpool.resources.mysql.pymysql.rows import RowsConnection
 from txpool.resources.mysql.pymysql.session import PyMySQLSession
 from txpool.resources.mysql.session import LONG, commits_nothing
-from txpool.resources.mysql.state import SessionState
+from txpool.resources.mysql.state import MySQLRawConnection
 from txpool.resources.mysql.wire import Answer, after_what_went_ahead
 
 _COM_RESET_CONNECTION: Final = 0x1F
@@ -66,7 +66,7 @@ class _Result(MySQLResult):  # type: ignore[misc]
         return True
 
 
-class PyMySQLConnection(SessionState, RowsConnection):
+class PyMySQLConnection(MySQLRawConnection, RowsConnection):
     """A physical connection, and the state of its session."""
 
     session: PyMySQLSession

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txpool import failpoints
 from txpool.resources.base import BranchOutcome, PrepareLocation, PrepareVote, Refused
@@ -13,6 +13,9 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.jdbc.databases.database import EndedUnseen
 from txpool.resources.jdbc.phase_two import JdbcPhaseTwo
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 #: Seconds after PREPARE from which on it is asked first whether the session is still there: a server may have ended one
 #: that was silent, and somebody else its branch.
@@ -26,7 +29,7 @@ class JdbcBranch(BranchNamedAtStart):
     command = JdbcPhaseTwo
 
     def __init__(
-        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES, *, file: str = ""
+        self, datasource: str, driver: Driver, raw: XaConnection, deadlines: Deadlines = NO_DEADLINES, *, file: str = ""
     ) -> None:
         super().__init__(datasource, driver, raw, deadlines)
         self._file = file

@@ -249,7 +249,7 @@ def _is_same(raw: XaConnection) -> bool:
     return True
 
 
-def begin_as(raw: Any, characteristics: Characteristics) -> None:
+def begin_as(raw: XaConnection, characteristics: Characteristics) -> None:
     """Let the next local transactions of a raw connection begin so."""
     if characteristics.isolation is not None:
         raw.isolation = ISOLATION[characteristics.isolation]

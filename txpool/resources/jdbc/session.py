@@ -58,6 +58,9 @@ class XaConnection(JdbcConnection):
     identity = ""
     generation = ""
     role = ""
+    #: Whether the server is MariaDB, and the number that the client was greeted with: set by MySQLSession.
+    is_mariadb: bool
+    session_number: int | None
     #: Whether it has logged in as the datasource's own user.
     logs_in_as_itself = True
     #: The identity of the table of marks that was last read over it.

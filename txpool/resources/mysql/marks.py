@@ -16,6 +16,7 @@ from txpool.resources.mysql.wire import Session
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.raw import RawConnection
 
 _DIALECT: Final = MySQLDialect()
 _DUPLICATE: Final = 1062
@@ -46,7 +47,7 @@ class MySQLStatements(Marks):
         change += f", action_uid = if({same}, values(action_uid), action_uid)"
         return f"{self._plain_insert(table, row)} on duplicate key update {change}", [*row.values(), former, former]
 
-    def qualified_name(self, raw: MySQLRawConnection, table: str) -> str | None:
+    def qualified_name(self, raw: RawConnection, table: str) -> str | None:
         schema, _, name = table.rpartition(".")
         rows = self._look_up(raw, schema, name)
         if not rows:
@@ -60,7 +61,7 @@ class MySQLStatements(Marks):
         return f"`{found_schema}`.`{found}`"
 
     @abstractmethod
-    def _look_up(self, raw: MySQLRawConnection, schema: str, name: str) -> Sequence[Any]:
+    def _look_up(self, raw: RawConnection, schema: str, name: str) -> Sequence[Any]:
         """Execute `looking_up`."""
 
 

@@ -38,7 +38,7 @@ from txpool.resources.mysql.own_tables import (
     raw_of,
     require_database,
 )
-from txpool.resources.mysql.wire import Session, code_of
+from txpool.resources.mysql.wire import DriverSession, Session, code_of
 from txpool.xid import split_gtrid
 
 #: The register of staging tables.
@@ -159,7 +159,7 @@ class MySQLStaging:
                 raise
             return number
 
-    def _create(self, session: Session, table: MySQLStagingTable, columns: Sequence[str]) -> MySQLStagingTable:
+    def _create(self, session: DriverSession, table: MySQLStagingTable, columns: Sequence[str]) -> MySQLStagingTable:
         create_table(session, REGISTER, _COLUMNS)
         session.run(
             f"insert into {REGISTER} (id, gtrid, write_number) values ({session.quoted(table.id)}, "
@@ -217,10 +217,10 @@ class MySQLStaging:
                 _drop_target(session, str(number), target.decode() if isinstance(target, bytes) else str(target))
 
     @contextmanager
-    def _session(self) -> Iterator[Session]:
+    def _session(self) -> Iterator[DriverSession]:
         with closing(self._connect()) as raw, translated():
             require_database(raw, self.datasource)
-            session: Session = raw.session
+            session: DriverSession = raw.session
             waits = f"lock_wait_timeout = {self._lock_timeout}, innodb_lock_wait_timeout = {self._lock_timeout}"
             session.run(f"set session autocommit = 1, {waits}")
             session.run("set session transaction read write")  # what is read-only by default is cleaned up, too
@@ -242,7 +242,7 @@ class MySQLStaging:
             raise
 
 
-def _needs_no_log(session: Session) -> bool:
+def _needs_no_log(session: DriverSession) -> bool:
     """Whether staged rows may be in a table that no log makes outlive the server."""
     if session.raw.is_mariadb:
         ((only_innodb,),) = session.run(_ONLY_INNODB)

@@ -13,7 +13,7 @@ from txpool.resources.mysql.session import XA_REFUSED, changes_session, commands
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from txpool.resources.mysql.wire import Session
+    from txpool.resources.mysql.wire import DriverSession
     from txpool.xid import Xid
 
 
@@ -24,7 +24,7 @@ class MySQLRawConnection:
     """
 
     if TYPE_CHECKING:  # what each driver's connection adds, and what both drivers have
-        session: Session
+        session: DriverSession
         autocommit_mode: bool | None
         cursorclass: type
         unread: int

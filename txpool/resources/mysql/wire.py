@@ -34,11 +34,21 @@ class Answer:
         return 0 if self.error is None else code_of(self.error)
 
 
+class Greeted(Protocol):
+    """A raw connection, as far as all need it who ask its server."""
+
+    @property
+    def is_mariadb(self) -> bool: ...
+    @property
+    def session_number(self) -> int | None:
+        """The number that the client was greeted with; None if its driver does not tell it."""
+
+
 class Session(Protocol):
     """Several commands in one message over one raw connection. Used by one thread at a time."""
 
     @property
-    def raw(self) -> MySQLRawConnection: ...
+    def raw(self) -> Greeted: ...
 
     def is_alive(self) -> bool:
         """Whether the connection is open and in step, as far as is known without waiting."""
@@ -63,6 +73,13 @@ class Session(Protocol):
 
     def quoted(self, text: str) -> str:
         """The text as an SQL literal."""
+
+
+class DriverSession(Session, Protocol):
+    """A session over one of Python's drivers."""
+
+    @property
+    def raw(self) -> MySQLRawConnection: ...
 
 
 def after_what_went_ahead(raw: MySQLRawConnection, answers: list[Answer]) -> list[Answer]:

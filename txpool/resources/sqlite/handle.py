@@ -20,6 +20,7 @@ from txpool.tm.ambient import ambient
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.resources.sqlite.driver import SQLiteRawConnection
 
 #: Methods of sqlite3.Connection that leave the session as it was. All others that are not defined here may change it.
 _HARMLESS = frozenset({"backup", "getconfig", "getlimit", "serialize"})
@@ -42,7 +43,7 @@ class SQLiteCursor(PEP249Cursor):
 
     _CLOSED = sqlite3.ProgrammingError
 
-    def _make_raw(self, raw: Any, holder: Any) -> Any:
+    def _make_raw(self, raw: SQLiteRawConnection, holder: Any) -> Any:
         connection = self._connection
         #: The statements that are passed on without a further look: none where the datasource demands one.
         self._passed_on = PLAIN if connection.required is None else _NONE
@@ -181,7 +182,7 @@ class SQLiteFactoryCursor(Cursor, SQLiteCursor):
 
     __slots__ = ()
 
-    def _make_raw(self, raw: Any, holder: Any) -> Any:
+    def _make_raw(self, raw: SQLiteRawConnection, holder: Any) -> Any:
         raw.changed = True  # what its class executes by itself is not seen
         return super()._make_raw(raw, holder)
 
@@ -309,5 +310,5 @@ class SQLiteConnection(PEP249Connection):
         raw.close()
         return raw
 
-    def has_work(self, raw: Any) -> bool:
+    def has_work(self, raw: SQLiteRawConnection) -> bool:
         return bool(raw.in_transaction)

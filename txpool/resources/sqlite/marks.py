@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txpool.errors import ProgrammingError, described, translate
 from txpool.resources.base import Refused
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
 from txpool.resources.sqlite.dialect import SQLiteDialect
+
+if TYPE_CHECKING:
+    from txpool.resources.sqlite.driver import SQLiteRawConnection
 
 # The least `pragma synchronous` with which a commit survives a power failure, by journal mode: FULL, else EXTRA.
 _SYNCHRONOUS = {"wal": 2}
@@ -34,12 +37,12 @@ class SQLiteMarks(Marks):
     def is_sole_writer(self, raw: sqlite3.Connection) -> bool:
         return raw.in_transaction
 
-    def database_identity(self, raw: Any) -> str:
+    def database_identity(self, raw: SQLiteRawConnection) -> str:
         return ""
 
     def mark(
         self,
-        raw: Any,
+        raw: SQLiteRawConnection,
         table: str,
         row: dict[str, str],
         delete: Sequence[str],
@@ -74,7 +77,7 @@ class SQLiteMarks(Marks):
         cursor.execute(f"delete from {table} where xid in ({_placeholders(delete)})", [*delete])
         return row["xid"], [*delete]
 
-    def commit_row(self, raw: sqlite3.Connection, table: str, row: str, branches: str) -> None:
+    def commit_row(self, raw: SQLiteRawConnection, table: str, row: str, branches: str) -> None:
         try:
             # Without an open transaction sqlite3 would begin one, and the commit below would not be refused.
             if raw.in_transaction:

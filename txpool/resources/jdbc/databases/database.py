@@ -17,7 +17,8 @@ from txpool.sql.dialects import OTHER, SqlDialect
 from txpool.xid import Xid
 
 if TYPE_CHECKING:
-    from txpool.resources.marks import Marks
+    from txpool.resources.jdbc.marks import JdbcMarks
+    from txpool.resources.jdbc.session import XaConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Database(ABC):
     #: How it reads SQL text.
     sql: ClassVar[SqlDialect] = OTHER
     #: How its table of marks is written; None where that is not proven.
-    marks: ClassVar[Marks | None] = None
+    marks: ClassVar[JdbcMarks | None] = None
     #: Whether a session that is closed takes what it has prepared along: it stays open until phase two.
     keeps_open: ClassVar[bool] = False
     #: Whether a statement that has failed dooms the branch: else the database itself is asked at PREPARE.
@@ -65,38 +66,38 @@ class Database(ABC):
     # -- sessions -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def identify(self, raw: Any, *, writes: bool) -> Server:
+    def identify(self, raw: XaConnection, *, writes: bool) -> Server:
         """Who the server is. With `writes`, it may be given an identity. The connection is in autocommit mode."""
 
-    def warn_unproven(self, raw: Any) -> None:
+    def warn_unproven(self, raw: XaConnection) -> None:
         """Log once what follows from an identity or a generation that this role cannot keep."""
 
-    def why_not_xa(self, raw: Any) -> str:
+    def why_not_xa(self, raw: XaConnection) -> str:
         """Why no branch can be trusted to this session; empty where it can."""
         return ""
 
-    def role_of(self, raw: Any, user: str) -> str:
+    def role_of(self, raw: XaConnection, user: str) -> str:
         """The server's number of a role; empty where it has none."""
         return ""
 
-    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
+    def lock_holders(self, raw: XaConnection, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
         """For each of these connections, the branches that it waits for, or may; asked over `raw`."""
         return [[] for _ in waiting]
 
     # -- local transactions -------------------------------------------------------------------------------------
 
     @abstractmethod
-    def begin(self, raw: Any) -> None:
+    def begin(self, raw: XaConnection) -> None:
         """Begin a local transaction, so that `require_begun` can tell later whether it is the same one."""
 
     @abstractmethod
-    def require_begun(self, raw: Any) -> None:
+    def require_begun(self, raw: XaConnection) -> None:
         """`Refused` where the transaction that `begin` has begun is not the one that is open now."""
 
-    def begin_again(self, raw: Any) -> None:
+    def begin_again(self, raw: XaConnection) -> None:
         """After `require_begun`, where more statements follow: that may have used up what it looks at."""
 
-    def may_commit(self, raw: Any, statement: str) -> bool:
+    def may_commit(self, raw: XaConnection, statement: str) -> bool:
         """Whether a user's statement may have committed a part of the open transaction, as far as its text shows it."""
         return bool(raw.begun) and is_program(raw, statement)
 
@@ -108,62 +109,62 @@ class Database(ABC):
         """Whether a user's statement would end or begin a branch by its name."""
         return False
 
-    def rows_stay(self, raw: Any) -> bool:
+    def rows_stay(self, raw: XaConnection) -> bool:
         """Whether the rollback that was just done has left rows in tables without transactions."""
         return False
 
-    def make_durable(self, raw: Any) -> None:
+    def make_durable(self, raw: XaConnection) -> None:
         """Make durable what a COMMIT on this connection, or the end of a branch, has just answered."""
 
     # -- branches -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def start(self, raw: Any, xid: Xid) -> None:
+    def start(self, raw: XaConnection, xid: Xid) -> None:
         """Begin the branch, before its first statement. The driver's error."""
 
     @abstractmethod
-    def prepare(self, raw: Any, xid: Xid) -> Vote:
+    def prepare(self, raw: XaConnection, xid: Xid) -> Vote:
         """End and prepare the branch. `Refused` where nothing is prepared, nor ever will be; else nobody knows."""
 
     @abstractmethod
-    def leave(self, raw: Any, xid: Xid) -> None:
+    def leave(self, raw: XaConnection, xid: Xid) -> None:
         """Roll back a branch that is not prepared, and leave it. The driver's error."""
 
     @abstractmethod
-    def commit_one_phase(self, raw: Any, xid: Xid) -> None:
+    def commit_one_phase(self, raw: XaConnection, xid: Xid) -> None:
         """Commit a branch that is not prepared. `Refused` is definite, any other error leaves it unknown."""
 
     @abstractmethod
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+    def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         """Commit or roll back a prepared branch; `own` where this session has prepared it. Errors: no reply."""
 
-    def forget(self, raw: Any, xid: Xid) -> None:
+    def forget(self, raw: XaConnection, xid: Xid) -> None:
         """Let the database forget a branch that it had ended by itself. The driver's error."""
 
     @abstractmethod
-    def listed(self, raw: Any) -> list[PreparedBranch]:
+    def listed(self, raw: XaConnection) -> list[PreparedBranch]:
         """The prepared branches of txpool's form, each once. The driver's error where not all can be listed."""
 
-    def names(self, raw: Any) -> set[str]:
+    def names(self, raw: XaConnection) -> set[str]:
         """The names of all that is prepared, other products' too, where a session must stay open for it."""
         return {each.xid.joined for each in self.listed(raw)}
 
-    def before_finishing(self, raw: Any) -> None:
+    def before_finishing(self, raw: XaConnection) -> None:
         """Prepare a session of recovery's for `finish`."""
 
-    def status_of(self, raw: Any, record: BranchRecord) -> BranchOutcome | None:
+    def status_of(self, raw: XaConnection, record: BranchRecord) -> BranchOutcome | None:
         """How the server shows that a branch has ended; None where it does not."""
         return None
 
-    def is_same_generation(self, raw: Any, record: BranchRecord) -> bool:
+    def is_same_generation(self, raw: XaConnection, record: BranchRecord) -> bool:
         """Whether the server is provably the one that prepared the branch, whose identity is the same."""
         return bool(record.evidence.get(GENERATION)) and self.has_generation(raw, record.evidence[GENERATION])
 
-    def has_generation(self, raw: Any, generation: str) -> bool:
+    def has_generation(self, raw: XaConnection, generation: str) -> bool:
         """Whether the server still knows this generation."""
         return False
 
-    def add_generation(self, raw: Any) -> str:
+    def add_generation(self, raw: XaConnection) -> str:
         """Add a generation of this process's own, in autocommit mode; empty where that is not possible."""
         return ""
 
@@ -171,7 +172,7 @@ class Database(ABC):
         """Whether the record shows that the branch wrote nothing, so that its end changes nothing."""
         return False
 
-    def after_finishing(self, raw: Any) -> None:
+    def after_finishing(self, raw: XaConnection) -> None:
         """Called on the session that has prepared a branch, once that has ended."""
 
 
@@ -180,7 +181,7 @@ GENERATION = "generation"
 _PROGRAMS: Final = frozenset({"commit", "end", "call", "execute", "exec", "begin", "declare"})
 
 
-def is_program(raw: Any, statement: str) -> bool:
+def is_program(raw: XaConnection, statement: str) -> bool:
     """Whether a statement is a COMMIT, or a program of the database's, whose statements are not in sight."""
     return raw.words_of(statement)[0] in _PROGRAMS
 

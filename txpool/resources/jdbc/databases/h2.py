@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txpool.errors import described
 from txpool.locks import Lock
@@ -28,6 +28,9 @@ from txpool.resources.jdbc.marks import H2Marks
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import H2 as H2_SQL
 from txpool.xid import Xid, parse
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 _CREATE_MARKER: Final = (
     "create local temporary table if not exists txpool_begun (one integer) on commit delete rows transactional"
@@ -71,7 +74,7 @@ class H2(DatabaseBySQL):
     failures_doom = True
     ends_outside = False  # to switch autocommit on would commit what is prepared
 
-    def identify(self, raw: Any, *, writes: bool) -> Server:
+    def identify(self, raw: XaConnection, *, writes: bool) -> Server:
         raw.accepts_silent_commits = raw.settings.h2_accept == "silent-commits"
         identity = own_tables.identity(raw, writes=writes)
         if not raw.accepts_silent_commits and not raw.marker:
@@ -84,7 +87,7 @@ class H2(DatabaseBySQL):
             identity = f"{_MEMORY}{identity}"
         return Server(identity)
 
-    def why_not_xa(self, raw: Any) -> str:
+    def why_not_xa(self, raw: XaConnection) -> str:
         ((admin,),) = raw.run(_ADMIN).fetchall() or ((False,),)
         if admin in (True, "TRUE", "YES"):
             return ""
@@ -93,13 +96,13 @@ class H2(DatabaseBySQL):
             "ALTER USER … ADMIN TRUE; or write mode = cmr"
         )
 
-    def add_generation(self, raw: Any) -> str:
+    def add_generation(self, raw: XaConnection) -> str:
         return own_tables.add_generation(raw)
 
-    def has_generation(self, raw: Any, generation: str) -> bool:
+    def has_generation(self, raw: XaConnection, generation: str) -> bool:
         return own_tables.has_generation(raw, generation)
 
-    def begin(self, raw: Any) -> None:
+    def begin(self, raw: XaConnection) -> None:
         raw.autocommit = False
         raw.begun_as = ""
         if not raw.accepts_silent_commits:
@@ -107,21 +110,21 @@ class H2(DatabaseBySQL):
                 raw.run(statement).close()
             raw.begun_as = _transaction(raw)
 
-    def require_begun(self, raw: Any) -> None:
+    def require_begun(self, raw: XaConnection) -> None:
         if raw.accepts_silent_commits:
             return
         now = _transaction(raw)
         if not raw.begun_as or now != raw.begun_as:
             raise EndedUnseen()
 
-    def may_commit(self, raw: Any, statement: str) -> bool:
+    def may_commit(self, raw: XaConnection, statement: str) -> bool:
         # Its branches are local transactions until they prepare.
         return not raw.accepts_silent_commits and is_program(raw, statement)
 
-    def make_durable(self, raw: Any) -> None:
+    def make_durable(self, raw: XaConnection) -> None:
         raw.run(_SYNC).close()
 
-    def prepare(self, raw: Any, xid: Xid) -> Vote:
+    def prepare(self, raw: XaConnection, xid: Xid) -> Vote:
         try:
             self.require_begun(raw)
             # H2 prepares under a name as often as it is asked to.
@@ -145,7 +148,7 @@ class H2(DatabaseBySQL):
         raw.in_transaction = False
         return Vote(evidence={GENERATION: raw.generation} if raw.generation else {})
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+    def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         if not raw.is_served:
             with _ending:
                 return self._finish_alone(raw, record, verb, own=own)
@@ -163,20 +166,20 @@ class H2(DatabaseBySQL):
         finally:
             self._release(raw)
 
-    def _finish_alone(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+    def _finish_alone(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         # The session that has prepared does not notice that another one has ended its branch, and says yes to both.
         if own and record.xid.joined not in self.names(raw):
             return PhaseTwoReply(Ended.GONE)
         return super().finish(raw, record, verb, own=own)
 
-    def _hold(self, raw: Any) -> None:
+    def _hold(self, raw: XaConnection) -> None:
         """Wait until no other process ends a branch there, and keep it so until `_release`."""
         if raw.beside is None or raw.beside.lost:
             raw.beside = raw.open_beside()
             raw.beside.run(_HOLD_WAIT).close()
         raw.beside.run(_HOLD).fetchall()
 
-    def _release(self, raw: Any) -> None:
+    def _release(self, raw: XaConnection) -> None:
         if raw.beside is None:
             return
         try:
@@ -193,16 +196,16 @@ class H2(DatabaseBySQL):
     def is_gone(self, error: Exception) -> bool:
         return getattr(error, "vendor_code", 0) == _NO_SUCH_TRANSACTION
 
-    def listed(self, raw: Any) -> list[PreparedBranch]:
+    def listed(self, raw: XaConnection) -> list[PreparedBranch]:
         evidence = {GENERATION: raw.generation} if raw.generation else {}
         found = {xid for xid in map(parse, self.names(raw)) if xid is not None}
         return [PreparedBranch(xid, evidence=evidence) for xid in sorted(found)]
 
-    def names(self, raw: Any) -> set[str]:
+    def names(self, raw: XaConnection) -> set[str]:
         return {str(name) for (name,) in raw.run(_LISTED).fetchall()}
 
 
-def url_of(raw: Any) -> str:
+def url_of(raw: XaConnection) -> str:
     return str(call(call(raw.java.getMetaData).getURL))
 
 
@@ -211,7 +214,7 @@ def is_served(url: str) -> bool:
     return url.startswith(_SERVED) or "AUTO_SERVER=TRUE" in url.upper()
 
 
-def _transaction(raw: Any) -> str:
+def _transaction(raw: XaConnection) -> str:
     ((found,),) = raw.run(_TRANSACTION).fetchall()
     return "" if found is None else str(found)
 

@@ -7,7 +7,7 @@ that is silent after PREPARE is ended by the server itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.branches.phase_two import Ended, PhaseTwoReply, PhaseTwoVerb
@@ -24,6 +24,9 @@ from txpool.resources.mysql.wire import WARNINGS, Answer, tells_that_rows_stay
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import MYSQL
 
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
+
 
 class MariaDB(DatabaseByXA):
     name = "MariaDB or MySQL"
@@ -33,10 +36,10 @@ class MariaDB(DatabaseByXA):
     has_network_timeout = True
     knows_holders = False
 
-    def identify(self, raw: Any, *, writes: bool) -> Server:
+    def identify(self, raw: XaConnection, *, writes: bool) -> Server:
         return Server(self._server(raw, writes=writes).identity)
 
-    def _server(self, raw: Any, *, writes: bool = False) -> servers.Server:
+    def _server(self, raw: XaConnection, *, writes: bool = False) -> servers.Server:
         found = servers.ask(MySQLSession(raw))
         if not found.direct:
             # In mode = local, too: to give up a statement, the driver sends KILL with the number that it was given.
@@ -45,31 +48,31 @@ class MariaDB(DatabaseByXA):
             found = servers.ask(MySQLSession(raw))
         return found
 
-    def warn_unproven(self, raw: Any) -> None:
+    def warn_unproven(self, raw: XaConnection) -> None:
         warn_unproven(raw.settings, MySQLSession(raw), identified=bool(raw.identity))
 
-    def why_not_xa(self, raw: Any) -> str:
+    def why_not_xa(self, raw: XaConnection) -> str:
         return self._server(raw).why_not_xa()
 
-    def add_generation(self, raw: Any) -> str:
+    def add_generation(self, raw: XaConnection) -> str:
         return servers.add_generation(MySQLSession(raw))
 
-    def has_generation(self, raw: Any, generation: str) -> bool:
+    def has_generation(self, raw: XaConnection, generation: str) -> bool:
         return servers.has_generation(MySQLSession(raw), generation)
 
-    def may_commit(self, raw: Any, statement: str) -> bool:
+    def may_commit(self, raw: XaConnection, statement: str) -> bool:
         return bool(raw.begun) and may_commit(text_of(statement))  # inside a branch it refuses
 
     def leaves_something(self, statement: str) -> bool:
         return changes_session(text_of(statement), escapes=None)
 
-    def rows_stay(self, raw: Any) -> bool:
+    def rows_stay(self, raw: XaConnection) -> bool:
         session = MySQLSession(raw)
         session.send(WARNINGS)
         (warnings,) = session.receive()
         return tells_that_rows_stay(warnings)
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+    def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         answer = super().finish(raw, record, verb, own=own)
         if own and verb is PhaseTwoVerb.ROLLBACK and answer.ended is Ended.DONE and self.rows_stay(raw):
             why = "rows in a table without transactions stay, which no rollback undoes"
@@ -79,7 +82,7 @@ class MariaDB(DatabaseByXA):
     def commands_branch(self, statement: str) -> bool:
         return commands_branch(text_of(statement))
 
-    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
+    def lock_holders(self, raw: XaConnection, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
         try:
             held = behind_prepared(MySQLSession(raw))
             candidates = self.listed(raw) if held else []
@@ -89,16 +92,16 @@ class MariaDB(DatabaseByXA):
             raise
         return [candidates if _greeted(each.java) in held else [] for each in waiting]
 
-    def between_end_and_prepare(self, raw: Any) -> None:
+    def between_end_and_prepare(self, raw: XaConnection) -> None:
         raw.run(xa.HOLD).close()
         raw.holds = True
 
-    def after_finishing(self, raw: Any) -> None:
+    def after_finishing(self, raw: XaConnection) -> None:
         if raw.holds:
             raw.holds = False
             raw.run(xa.LET_GO).close()
 
-    def before_finishing(self, raw: Any) -> None:
+    def before_finishing(self, raw: XaConnection) -> None:
         raw.autocommit = True  # else the server takes the end for work outside the branch
 
     def rolled_back(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
@@ -110,7 +113,7 @@ class MariaDB(DatabaseByXA):
 class MySQLSession:
     """A raw connection as the functions that are shared with Python's drivers use it: each statement at once."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: XaConnection) -> None:
         self.raw = raw
         raw.is_mariadb = "mariadb" in raw.product or "mariadb" in raw.version.lower()
         raw.session_number = _greeted(raw.java)

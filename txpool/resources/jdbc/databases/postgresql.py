@@ -14,7 +14,7 @@ import base64
 import re
 import secrets
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord, Refused
@@ -32,6 +32,9 @@ from txpool.resources.postgresql.session.statement_text import may_commit, outli
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import POSTGRESQL
 from txpool.xid import FORMAT_ID, Xid, parse
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 _MARKER: Final = "txpool.begun"
 _CHECKED: Final = qualified(f"1 / case when current_setting('{_MARKER}', true) = '{{token}}' then 1 else 0 end")
@@ -60,7 +63,7 @@ class PostgreSQL(DatabaseBySQL):
     marks = PostgreSQLMarks()
     has_network_timeout = True
 
-    def identify(self, raw: Any, *, writes: bool) -> Server:
+    def identify(self, raw: XaConnection, *, writes: bool) -> Server:
         role = _one(raw, _ROLE)
         try:
             identity, timeline = _one(raw, f"select {IDENTITY}"), _one(raw, f"select {TIMELINE}")
@@ -70,28 +73,28 @@ class PostgreSQL(DatabaseBySQL):
             identity = timeline = ""
         return Server(identity, timeline, role)
 
-    def role_of(self, raw: Any, user: str) -> str:
+    def role_of(self, raw: XaConnection, user: str) -> str:
         rows = raw.run(_ROLE_OF, [user]).fetchall()
         return str(rows[0][0] or "")
 
-    def begin(self, raw: Any) -> None:
+    def begin(self, raw: XaConnection) -> None:
         raw.autocommit = False
         raw.begun_as = secrets.token_hex(8)
         raw.run(f"set local {_MARKER} = '{raw.begun_as}'").close()
 
-    def may_commit(self, raw: Any, statement: str) -> bool:
+    def may_commit(self, raw: XaConnection, statement: str) -> bool:
         return may_commit(statement)  # a procedure cannot, inside a transaction
 
     def leaves_something(self, statement: str) -> bool:
         return outlives_transaction(statement)
 
-    def require_begun(self, raw: Any) -> None:
+    def require_begun(self, raw: XaConnection) -> None:
         try:
             raw.run(f"select {_CHECKED.format(token=raw.begun_as)}").fetchall()
         except Exception as error:
             raise _refused(raw, error) from error
 
-    def prepare(self, raw: Any, xid: Xid) -> Vote:
+    def prepare(self, raw: XaConnection, xid: Xid) -> Vote:
         checked = _CHECKED.format(token=raw.begun_as)
         try:
             cursor = raw.run(f"select {_ID}, {checked}; prepare transaction '{xid.joined}'")
@@ -108,7 +111,7 @@ class PostgreSQL(DatabaseBySQL):
     def is_gone(self, error: Exception) -> bool:
         return getattr(error, "sqlstate", "") == _NO_SUCH_TRANSACTION
 
-    def remedy(self, raw: Any, record: BranchRecord, error: Exception) -> bool:
+    def remedy(self, raw: XaConnection, record: BranchRecord, error: Exception) -> bool:
         state = getattr(error, "sqlstate", "")
         if state in _TIMED_OUT:
             self.before_finishing(raw)
@@ -124,12 +127,12 @@ class PostgreSQL(DatabaseBySQL):
             raise error
         return PhaseTwoReply(Ended.REFUSED, str(error))
 
-    def before_finishing(self, raw: Any) -> None:
+    def before_finishing(self, raw: XaConnection) -> None:
         raw.changed = True
         for statement in NO_TIMEOUTS.split(";"):
             raw.run(statement).close()
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+    def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         answer = super().finish(raw, record, verb, own=own)
         if answer.ended is Ended.GONE and not own:
             try:
@@ -141,7 +144,7 @@ class PostgreSQL(DatabaseBySQL):
                 return DONE
         return answer
 
-    def listed(self, raw: Any) -> list[PreparedBranch]:
+    def listed(self, raw: XaConnection) -> list[PreparedBranch]:
         rows = raw.run(PREPARED).fetchall()
         rows += [(_decoded(str(row[0])), *row[1:]) for row in raw.run(_PREPARED_BY_PGJDBC).fetchall()]
         return branches_of(
@@ -153,12 +156,12 @@ class PostgreSQL(DatabaseBySQL):
             owners=raw.settings.prepared_owners,
         )
 
-    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
+    def lock_holders(self, raw: XaConnection, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
         pids = [0 if each.lost else int(call(each.java.getBackendPID)) for each in waiting]
         rows = raw.run(HOLDERS.replace("%s", f"'{{{','.join(map(str, pids))}}}'")).fetchall()
         return held_by(pids, rows, self.listed(raw) if rows else ())
 
-    def status_of(self, raw: Any, record: BranchRecord) -> BranchOutcome | None:
+    def status_of(self, raw: XaConnection, record: BranchRecord) -> BranchOutcome | None:
         evidence = record.evidence
         transaction = evidence.get(_XID_EVIDENCE, "")
         if transaction in ("", NO_XID):
@@ -175,7 +178,7 @@ class PostgreSQL(DatabaseBySQL):
     def wrote_nothing(self, record: BranchRecord) -> bool:
         return record.evidence.get(_XID_EVIDENCE) == NO_XID
 
-    def is_same_generation(self, raw: Any, record: BranchRecord) -> bool:
+    def is_same_generation(self, raw: XaConnection, record: BranchRecord) -> bool:
         timeline = record.evidence.get(_TIMELINE_EVIDENCE, "")
         return bool(timeline) and timeline == _one(raw, f"select {TIMELINE}")
 
@@ -199,7 +202,7 @@ def _decoded(gid: str) -> str:
     return xid.joined if xid is not None and xid.gtrid == gtrid and encoded(xid) == gid else ""
 
 
-def _refused(raw: Any, error: Exception) -> Exception:
+def _refused(raw: XaConnection, error: Exception) -> Exception:
     """The error of the message that reads the setting back, as what it says: `Refused`, or itself."""
     state = getattr(error, "sqlstate", "")
     if raw.lost or state.startswith(_SESSION_ENDING):
@@ -211,7 +214,7 @@ def _refused(raw: Any, error: Exception) -> Exception:
     return Refused(f"the database refused it: {described(error)}")
 
 
-def _one(raw: Any, query: str) -> str:
+def _one(raw: XaConnection, query: str) -> str:
     ((found,),) = raw.run(query).fetchall()
     return "" if found is None else str(found)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from threading import Timer
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError, translated
 from txpool.locks import Lock
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 _LOCK_WAIT = 5.0  # seconds that the kit's own statements wait at most
 
@@ -118,7 +121,7 @@ class TableWork:
         except self._driver.module.ProgrammingError:  # Derby does not know IF EXISTS
             self._commit(f"drop table {self._table}")
 
-    def _commit(self, statement: str, raw: Any = None) -> None:
+    def _commit(self, statement: str, raw: RawConnection = None) -> None:
         session = self._session() if raw is None else nullcontext(raw)
         with session as used, self._cancelled_after(used), translated():
             self._driver.execute(used, statement).close()
@@ -133,7 +136,7 @@ class TableWork:
             self._driver.close(raw)
 
     @contextmanager
-    def _cancelled_after(self, raw: Any) -> Iterator[None]:
+    def _cancelled_after(self, raw: RawConnection) -> Iterator[None]:
         """Cancel the block's statement where it takes long: a branch that is left prepared locks the table."""
         timer = Timer(_LOCK_WAIT, self._driver.cancel, [raw])
         timer.daemon = True

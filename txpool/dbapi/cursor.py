@@ -15,6 +15,7 @@ from txpool.tm.ambient import ambient
 if TYPE_CHECKING:
     from txpool.dbapi.connection import PEP249Connection
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.resources.raw import RawConnection
 
 
 #: In the place of a statement that was given by the name that its driver has for it.
@@ -80,7 +81,7 @@ class PEP249Cursor:
         """Whether the driver's cursor belongs to this holder, and to its present use."""
         return self._holder is holder and self._use == holder.uses
 
-    def _make_raw(self, raw: Any, holder: Any) -> Any:
+    def _make_raw(self, raw: RawConnection, holder: Any) -> Any:
         args, kwargs = self._arguments  # type: ignore[misc]
         return raw.cursor(*args, **kwargs)
 

@@ -28,6 +28,7 @@ from txpool.tm.ambient import live
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.resources.raw import RawConnection
     from txpool.tm.transaction import Transaction
 
 
@@ -233,7 +234,7 @@ class Handle:
         if value != getattr(enlistment.raw, name) and not (name in modes and value == modes[name]):
             raise mode_refused(name, value, enlistment.datasource.name, enlistment.gtrid)
 
-    def _carry_modes(self, raw: Any, modes: Mapping[str, Any]) -> None:
+    def _carry_modes(self, raw: RawConnection, modes: Mapping[str, Any]) -> None:
         """Joining a transaction: set those modes of this handle that the transaction's connection can have, too."""
 
     def _call(self, name: str, args: Any, kwargs: Any) -> Any:
@@ -285,7 +286,7 @@ class Handle:
             raise self.after_fork_error()
         return holder.raw
 
-    def has_work(self, raw: Any) -> bool:
+    def has_work(self, raw: RawConnection) -> bool:
         """Whether a local transaction is open; no I/O. True where the handle is closed by now, and cannot tell."""
         datasource = self._datasource
         if datasource is None:

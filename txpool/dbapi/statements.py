@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from txpool.dbapi.handle import Handle
     from txpool.resources.base import MarkedBranch, OpenBranch
     from txpool.resources.driver import Driver
+    from txpool.resources.raw import RawConnection
     from txpool.tm.transaction import Transaction
 
 
@@ -43,7 +44,7 @@ class EnlistedStatements:
         lock: RLock
         branch: OpenBranch | MarkedBranch
         pooled: Pooled[Any] | None
-        raw: Any
+        raw: RawConnection
         savepoints: Savepoints | None
         fixed_modes: frozenset[str]
         in_pipeline: bool

@@ -14,7 +14,7 @@ branch's whole name.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from txpool.errors import OperationalError
 from txpool.resources.base import BranchOutcome, BranchRecord, Purge
@@ -22,6 +22,9 @@ from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.driver import Driver
 from txpool.resources.xids import Xids
 from txpool.xid import Xid, parse, split_gtrid
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 #: The evidence in a branch's record that it has written a row: the identity of the table.
 ROW: Final = "row"
@@ -50,7 +53,7 @@ class BranchRows(Xids):
         #: By key: what deletes the decision from the log.
         self.purges: dict[str, Purge] = {}
 
-    def evidence(self, raw: Any) -> dict[str, str]:
+    def evidence(self, raw: RawConnection) -> dict[str, str]:
         """What the record of a branch on this raw connection has. The table is looked for once.
 
         ConfigurationError where it is missing; OperationalError where the connection leads to another database.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 
 class Driver(Protocol):
@@ -38,34 +41,34 @@ class Driver(Protocol):
         `timeout` is in seconds, beside the driver's own timeout; a driver may take a second or two where less is left.
         """
 
-    def execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
+    def execute(self, raw: RawConnection, statement: str, parameters: Sequence[Any] = ()) -> Any:
         """Execute a statement of txpool's own; returns the PEP 249 cursor with its result."""
 
-    def is_open(self, raw: Any) -> bool:
+    def is_open(self, raw: RawConnection) -> bool:
         """Whether the connection is open: neither closed nor, as far as is known, lost. No I/O."""
 
-    def is_clean(self, raw: Any) -> bool:
+    def is_clean(self, raw: RawConnection) -> bool:
         """Whether the connection can be used again as it is: open, reset, and outside a transaction. No I/O."""
 
-    def reset(self, raw: Any, timeout: float | None = None) -> None:
+    def reset(self, raw: RawConnection, timeout: float | None = None) -> None:
         """Roll back and restore the session. Raises where that fails, or takes longer than `timeout` (seconds)."""
 
-    def ping(self, raw: Any, timeout: float | None = None) -> None:
+    def ping(self, raw: RawConnection, timeout: float | None = None) -> None:
         """Raise where the connection is dead; TimeoutError where the server takes longer than `timeout` (seconds).
 
         After an error only `close` may be called: a late answer would be taken for the next statement's.
         """
 
-    def close(self, raw: Any) -> None:
+    def close(self, raw: RawConnection) -> None:
         """Close the connection, without waiting for the server."""
 
-    def cancel(self, raw: Any, timeout: float | None = None) -> None:
+    def cancel(self, raw: RawConnection, timeout: float | None = None) -> None:
         """Ask the server to stop the statement that executes on the connection. Any thread may call it; never raises.
 
         It waits at most `timeout` seconds for a server that cannot be reached.
         """
 
-    def begin(self, raw: Any, label: str = "") -> bool:
+    def begin(self, raw: RawConnection, label: str = "") -> bool:
         """Called before a statement: begin the local transaction. False where the driver does so with the statement.
 
         A `label` is the session's name for the server's lists of sessions until the transaction ends, where the server
@@ -78,13 +81,13 @@ class Driver(Protocol):
         False only where it surely has not, or where the connection itself tells that, as SQLite's does.
         """
 
-    def note_failure(self, raw: Any, raw_cursor: Any, error: BaseException) -> None:
+    def note_failure(self, raw: RawConnection, raw_cursor: Any, error: BaseException) -> None:
         """Called after a statement that failed inside a transaction; `raw_cursor` is None where the driver has none.
 
         Where the failure keeps the transaction from committing, its end can then say which statement it was.
         """
 
-    def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
+    def ended_by(self, raw: RawConnection, raw_cursor: Any) -> str | None:
         """Called after a statement: `commit` or `rollback` where the user's own SQL has ended the local transaction."""
 
 
@@ -93,7 +96,7 @@ class BeginsWithStatement(Protocol):
     """A driver that can begin a transaction together with its first statement."""
 
     def execute_first(
-        self, raw: Any, raw_cursor: Any, statement: Any, args: tuple[Any, ...], options: dict[str, Any]
+        self, raw: RawConnection, raw_cursor: Any, statement: Any, args: tuple[Any, ...], options: dict[str, Any]
     ) -> bool:
         """Begin the local transaction, and execute a statement, as the cursor's `execute` does.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txpool.errors import NotSupportedError, TransactionRolledBack
 from txpool.resources.base import (
@@ -18,6 +18,9 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.xid import Xid
 
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
+
 _COMMITTED, _ROLLED_BACK = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK
 _NONE: frozenset[str] = frozenset()
 
@@ -27,7 +30,9 @@ class LocalTransaction:
 
     __slots__ = ("_deadlines", "_dialect", "_driver", "_ended_commands", "_raw", "datasource", "failure")
 
-    def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
+    def __init__(
+        self, datasource: str, driver: Driver, raw: RawConnection, deadlines: Deadlines = NO_DEADLINES
+    ) -> None:
         self.datasource = datasource
         self._driver = driver
         self._raw = raw
@@ -108,7 +113,7 @@ class LocalBranch(LocalTransaction):
         self,
         datasource: str,
         driver: Driver,
-        raw: Any,
+        raw: RawConnection,
         deadlines: Deadlines = NO_DEADLINES,
         *,
         role: Role = Role.ALONE,

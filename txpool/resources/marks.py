@@ -14,6 +14,7 @@ from txpool.xid import PREFIX
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
+    from txpool.resources.raw import RawConnection
 
 #: The key of the row that holds the table's own identity: it can be no gtrid.
 IDENTITY = f"{PREFIX}:identity"
@@ -40,28 +41,28 @@ class Marks(ABC):
         return statement
 
     @abstractmethod
-    def qualified_name(self, raw: Any, table: str) -> str | None:
+    def qualified_name(self, raw: RawConnection, table: str) -> str | None:
         """The table's name with its schema, which no other table can hide; None where there is no such table."""
 
     @abstractmethod
-    def require_ours(self, raw: Any, table: str, roles: Collection[str], *, writes: bool) -> None:
+    def require_ours(self, raw: RawConnection, table: str, roles: Collection[str], *, writes: bool) -> None:
         """Raise OperationalError where a role owns or can change the table that is neither ours nor the session's.
 
         `roles` are ours. With `writes`, lock the table, so that nobody changes it before the transaction ends.
         """
 
     @abstractmethod
-    def is_sole_writer(self, raw: Any) -> bool:
+    def is_sole_writer(self, raw: RawConnection) -> bool:
         """Whether the connection's open transaction excludes every other writer (SQLite)."""
 
     @abstractmethod
-    def database_identity(self, raw: Any) -> str:
+    def database_identity(self, raw: RawConnection) -> str:
         """The identity of the server and database that the connection leads to; empty where it is not known."""
 
     @abstractmethod
     def mark(
         self,
-        raw: Any,
+        raw: RawConnection,
         table: str,
         row: dict[str, str],
         delete: Sequence[str],
@@ -78,14 +79,14 @@ class Marks(ABC):
         """
 
     @abstractmethod
-    def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
+    def commit_row(self, raw: RawConnection, table: str, row: str, branches: str) -> None:
         """Update the row's `branches`, and commit. `Refused` is definite, any other error leaves it unknown."""
 
     @abstractmethod
-    def begin(self, raw: Any, lock_timeout: float, *, writes: bool) -> None:
+    def begin(self, raw: RawConnection, lock_timeout: float, *, writes: bool) -> None:
         """Begin a transaction with durable commit on a fresh connection; `lock_timeout` is in seconds."""
 
-    def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
+    def delete(self, driver: Driver, raw: RawConnection, table: str, keys: Sequence[str]) -> None:
         """Delete the rows of these keys in the open transaction."""
         these = ", ".join([self.parameter] * len(keys))
         driver.execute(raw, self.spelled(f"delete from {table} where xid in ({these})"), keys)

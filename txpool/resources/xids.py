@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, translate, translated
 from txpool.resources.base import BranchRecord, Refused, decode, encode
@@ -30,6 +30,9 @@ from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, WrongTable
 from txpool.resources.recovery_access import MarkedRow
 from txpool.xid import PREFIX, is_identity, split_gtrid
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 _DELETED_AT_ONCE = 500  # rows that one DELETE names
 
@@ -100,7 +103,7 @@ class Xids:
             )
         return self._full_name
 
-    def identity(self, raw: Any) -> str:
+    def identity(self, raw: RawConnection) -> str:
         """The table's identity, read once; a table without one is given one. `raw` is the marked transaction's own.
 
         Empty where that transaction excludes every other writer (SQLite) and has just written a new identity: the
@@ -120,7 +123,7 @@ class Xids:
 
     def mark(
         self,
-        raw: Any,
+        raw: RawConnection,
         gtrid: str,
         branches: Iterable[BranchRecord],
         delete: list[str],
@@ -148,7 +151,7 @@ class Xids:
             raise
         return RowLocation(table, where), deleted
 
-    def commit(self, raw: Any, where: RowLocation, branches: Iterable[BranchRecord]) -> None:
+    def commit(self, raw: RawConnection, where: RowLocation, branches: Iterable[BranchRecord]) -> None:
         """Update the row with the evidence of the branches' votes, and commit; errors as `Dialect.commit`."""
         # The row's own table: another thread may have found meanwhile that the url leads to another database now.
         self._marks.commit_row(raw, where.table, where.row, encode(branches))
@@ -209,7 +212,7 @@ class Xids:
                 known = self._identity = self._valid_identity(own)
         return known or ("", "")
 
-    def _stored_identity(self, raw: Any) -> tuple[str, str] | None:
+    def _stored_identity(self, raw: RawConnection) -> tuple[str, str] | None:
         """The table's identity, and the identity of the database in which it was assigned; None where it has none."""
         found = self._execute(
             raw,
@@ -234,7 +237,7 @@ class Xids:
                 f"{PREFIX}. A later txpool has written it: use that one. Nothing was done"
             )
 
-    def _valid_identity(self, raw: Any) -> tuple[str, str] | None:
+    def _valid_identity(self, raw: RawConnection) -> tuple[str, str] | None:
         """The table's identity, and the identity of its database.
 
         None where the table has none, or was copied: then its identity was assigned in another database.
@@ -242,7 +245,7 @@ class Xids:
         found, database = self._stored_identity(raw), self._marks.database_identity(raw)
         return None if found is None or _differ(found[1], database) else (found[0], database)
 
-    def _assign_identity(self, raw: Any) -> None:
+    def _assign_identity(self, raw: RawConnection) -> None:
         """Give the table an identity where it has none, or where it is a copy."""
         if self._valid_identity(raw) is None:
             row = {"xid": IDENTITY, "transaction_manager_id": PREFIX, "action_uid": secrets.token_hex(6)}
@@ -251,7 +254,7 @@ class Xids:
             former = before[0] if before else ""
             self._marks.write_identity(partial(self._driver.execute, raw), self._qualified(raw), row, former)
 
-    def _require_identity(self, raw: Any, identity: str) -> None:
+    def _require_identity(self, raw: RawConnection, identity: str) -> None:
         """Raise OperationalError where the table has another identity, or is a copy in another database."""
         found, database = self._stored_identity(raw), self._marks.database_identity(raw)
         if found is None and not identity:
@@ -269,15 +272,15 @@ class Xids:
             "branches by hand, as the data says"
         )
 
-    def _qualified(self, raw: Any) -> str:
+    def _qualified(self, raw: RawConnection) -> str:
         if self._full_name is None:
             self._full_name = self._marks.qualified_name(raw, self._table)
         return self._full_name or self.table
 
-    def _execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
+    def _execute(self, raw: RawConnection, statement: str, parameters: Sequence[Any] = ()) -> Any:
         return self._driver.execute(raw, self._marks.spelled(statement), parameters)
 
-    def _require_ours(self, raw: Any, *, writes: bool) -> None:
+    def _require_ours(self, raw: RawConnection, *, writes: bool) -> None:
         """Raise OperationalError where another role owns the table, or can change it: its rows are not ours."""
         found = self._full_name or self._marks.qualified_name(raw, self._table)
         if found is not None:

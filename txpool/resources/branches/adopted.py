@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from time import monotonic
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
@@ -17,6 +17,9 @@ from txpool.resources.branches.phase_two import COMMIT, ROLLBACK, PhaseTwoComman
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.xid import Xid
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 logger = logging.getLogger("txpool")
 
@@ -46,7 +49,7 @@ class PhaseTwoConnection:
         self._failures = {} if failures is None else failures
         #: The reason why the database could not be reached; empty where it was.
         self._unreached = ""
-        self._raw: Any = None
+        self._raw: RawConnection = None
         self._queue: deque[tuple[AdoptedBranch, PhaseTwoCommand]] = deque()
         self._current: tuple[AdoptedBranch, PhaseTwoCommand] | None = None
         self._outcomes: dict[AdoptedBranch, BranchOutcome] = {}

@@ -15,7 +15,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txpool.datasource import DataSource, find, known
 from txpool.errors import AlreadyDone, NotSupportedError, OperationalError, ProgrammingError
@@ -23,6 +23,10 @@ from txpool.idempotency.on_demand import recover
 from txpool.resources.records import EarlierRun, RecordsTable
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction
+
+if TYPE_CHECKING:
+    from txpool.dbapi.connection import PEP249Connection
+    from txpool.dbapi.cursor import PEP249Cursor
 
 logger = logging.getLogger("txpool")
 
@@ -71,7 +75,7 @@ class IdempotentWork:
                 transaction.set_rollback_only(error)
             raise
 
-    def finish(self, connection: Any, partitions: int, rows: int | None = None) -> None:
+    def finish(self, connection: PEP249Connection, partitions: int, rows: int | None = None) -> None:
         """Add to the record how much was done, within the connection's transaction."""
         self._records.finish(connection.cursor(), self.transaction_id, self.target, partitions, rows)
 
@@ -93,7 +97,7 @@ class IdempotentWork:
 
     # -- steps of claim -----------------------------------------------------------------------------------------
 
-    def _insert(self, cursor: Any) -> tuple[bool | None, EarlierRun | None]:
+    def _insert(self, cursor: PEP249Cursor) -> tuple[bool | None, EarlierRun | None]:
         """Whether the record was inserted, None where another run holds the id and does not end; and its record."""
         try:
             claimed = self._records.insert(cursor, self._record, _LOCK_TIMEOUTS_MS[0])

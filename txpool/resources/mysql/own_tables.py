@@ -7,7 +7,7 @@ make one first: of another engine, or a view. Such a table is refused.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.resources.mysql.wire import Session, code_of
@@ -15,6 +15,7 @@ from txpool.resources.records import FORMAT, require_format
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.raw import SqlCursor
 
 NO_TABLE: Final = 1146
 INNODB: Final = "InnoDB"
@@ -70,12 +71,12 @@ def _is_ours(session: Session, name: str, engine: str) -> bool:
     return True
 
 
-def database_of(cursor: Any) -> str:
+def database_of(cursor: SqlCursor) -> str:
     """The database that the cursor's session began in, quoted for SQL: USE may have left it."""
     return quoted(raw_of(cursor).database_name)
 
 
-def raw_of(cursor: Any) -> MySQLRawConnection:
+def raw_of(cursor: SqlCursor) -> MySQLRawConnection:
     """The physical connection of a cursor, which may be the driver's own."""
     raw: MySQLRawConnection = getattr(cursor, "raw", cursor).connection
     return raw

@@ -12,6 +12,7 @@ from txpool.resources.mysql.wire import code_of
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.resources.raw import SqlCursor
 
 _PARTITIONS: Final = "txpool_spark_partitions"
 _PARTITION_COLUMNS: Final = """
@@ -33,7 +34,7 @@ class MySQLPartitions:
             raw.session.run("set autocommit = 1")
             create_table(raw.session, _PARTITIONS, _PARTITION_COLUMNS)
 
-    def claim(self, cursor: Any, key: Sequence[Any]) -> int | None:
+    def claim(self, cursor: SqlCursor, key: Sequence[Any]) -> int | None:
         table, bound = _qualified(cursor), _bound(key)
         cursor.execute(f"set session innodb_lock_wait_timeout = {_ATTEMPT_SECONDS}")
         try:
@@ -47,11 +48,11 @@ class MySQLPartitions:
         (rows,) = cursor.fetchone()
         return int(rows)
 
-    def finish(self, cursor: Any, key: Sequence[Any], rows: int) -> None:
+    def finish(self, cursor: SqlCursor, key: Sequence[Any], rows: int) -> None:
         cursor.execute(f"update {_qualified(cursor)} set row_count = %s where {_KEY}", [rows, *_bound(key)])
 
 
-def _qualified(cursor: Any) -> str:
+def _qualified(cursor: SqlCursor) -> str:
     return f"{database_of(cursor)}.{_PARTITIONS}"
 
 

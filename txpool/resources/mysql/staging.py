@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import OperationalError, ProgrammingError, translate, translated
 from txpool.resources import recovery_access
@@ -40,6 +40,9 @@ from txpool.resources.mysql.own_tables import (
 )
 from txpool.resources.mysql.wire import DriverSession, Session, code_of
 from txpool.xid import split_gtrid
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import SqlCursor
 
 #: The register of staging tables.
 REGISTER: Final = "txpool_spark_staging"
@@ -253,7 +256,7 @@ def _needs_no_log(session: DriverSession) -> bool:
     return "ENCRYPTION='Y'" not in str(database)
 
 
-def require_kept(cursor: Any, table: MySQLStagingTable) -> None:
+def require_kept(cursor: SqlCursor, table: MySQLStagingTable) -> None:
     """OperationalError where a server has crashed, or is another one, since the table was made without a log.
 
     The cursor's session stays with the server that has answered here: what it reads of the table is what was written.
@@ -268,7 +271,7 @@ def require_kept(cursor: Any, table: MySQLStagingTable) -> None:
         )
 
 
-def _engine_of(cursor: Any, table: MySQLStagingTable) -> str:
+def _engine_of(cursor: SqlCursor, table: MySQLStagingTable) -> str:
     """The engine of a staging table; empty where it is gone."""
     raw = raw_of(cursor)
     if raw.is_mariadb:  # where sql_mode may take the engine out of SHOW CREATE TABLE
@@ -289,7 +292,7 @@ def _engine_of(cursor: Any, table: MySQLStagingTable) -> str:
     return str(engine)
 
 
-def keep_target(cursor: Any, number: str) -> None:
+def keep_target(cursor: SqlCursor, number: str) -> None:
     """Within the cursor's transaction: the table that `create_target` has created counts, if this commits."""
     cursor.execute(f"delete from {database_of(cursor)}.{CREATED} where id = %s", [number])
     if cursor.rowcount != 1:
@@ -299,7 +302,7 @@ def keep_target(cursor: Any, number: str) -> None:
         )
 
 
-def creator_of(cursor: Any, name: str) -> str | None:
+def creator_of(cursor: SqlCursor, name: str) -> str | None:
     """The transaction that has created the table, and has not committed; None where there is none."""
     try:
         cursor.execute(f"select gtrid from {database_of(cursor)}.{CREATED} where target = %s", [name.encode()])

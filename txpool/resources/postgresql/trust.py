@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, LiteralString, NamedTuple
+from typing import TYPE_CHECKING, LiteralString, NamedTuple
 
 import psycopg
 
 from txpool.errors import OperationalError
 from txpool.resources.postgresql.qualified import qualified
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import Executes
 
 #: Two CTEs of a statement that `qualified` gets; `ours` has the oids of the trusted roles. The server's predefined
 #: roles (pg_…, below 16384) only stand for rights: to be members of the same one makes two roles no more trusted.
@@ -201,14 +204,14 @@ class TableWriter:
     privileges: tuple[str, ...]
 
 
-def schema_faults(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> list[TrustFault]:
+def schema_faults(cursor: Executes, schema: str, *, roles: Collection[str] = ()) -> list[TrustFault]:
     """The faults of a schema; none where it does not exist. `roles` are trusted beside the session's own."""
     rows = cursor.execute(_SCHEMA, {"schema": schema, "roles": [*roles]}).fetchall()
     return [_fault(_FaultRow(*row)) for row in rows]
 
 
 def relation_faults(
-    cursor: Any, relations: Sequence[str], *, roles: Collection[str] = (), types: bool = True
+    cursor: Executes, relations: Sequence[str], *, roles: Collection[str] = (), types: bool = True
 ) -> list[TrustFault]:
     """The faults of tables, with their schemas, triggers, defaults and the like; none where a table does not exist.
 
@@ -225,29 +228,29 @@ def relation_faults(
     return [_fault(row) for row in found]
 
 
-def writers(cursor: Any, relations: Sequence[str], *, roles: Collection[str] = ()) -> list[TableWriter]:
+def writers(cursor: Executes, relations: Sequence[str], *, roles: Collection[str] = ()) -> list[TableWriter]:
     """The roles that are not trusted, and have been granted to write tables or to create triggers on them."""
     rows = cursor.execute(_WRITERS, {"relations": [*relations], "roles": [*roles]}).fetchall()
     return [TableWriter(table, role, tuple(privileges)) for table, role, privileges in rows]
 
 
-def creators(cursor: Any, *, roles: Collection[str] = ()) -> list[tuple[str, str]]:
+def creators(cursor: Executes, *, roles: Collection[str] = ()) -> list[tuple[str, str]]:
     """The schemas of the search path in which a role may create that is not trusted, each with that role or PUBLIC."""
     rows = cursor.execute(_CREATORS, {"roles": [*roles]}).fetchall()
     return [(schema, role) for schema, role in rows]
 
 
-def require_schema(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> None:
+def require_schema(cursor: Executes, schema: str, *, roles: Collection[str] = ()) -> None:
     """Raise OperationalError where the schema is not trusted."""
     _require(schema_faults(cursor, schema, roles=roles))
 
 
-def require_relations(cursor: Any, *relations: str, roles: Collection[str] = (), types: bool = True) -> None:
+def require_relations(cursor: Executes, *relations: str, roles: Collection[str] = (), types: bool = True) -> None:
     """Raise OperationalError where a table is not trusted."""
     _require(relation_faults(cursor, relations, roles=roles, types=types))
 
 
-def require_locked(cursor: Any, relation: str, *, roles: Collection[str] = (), types: bool = True) -> None:
+def require_locked(cursor: Executes, relation: str, *, roles: Collection[str] = (), types: bool = True) -> None:
     """As `require_relations`, with a lock: nobody can change the table before the cursor's transaction ends."""
     try:
         cursor.execute(f"savepoint txpool_trust; lock table {relation} in row exclusive mode; release txpool_trust")

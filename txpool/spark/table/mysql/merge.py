@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txpool.datasource import DataSource
 from txpool.errors import DataError, NotSupportedError, OperationalError
@@ -21,6 +21,9 @@ from txpool.spark.table.mysql.types import create_statement, quoted_list
 from txpool.spark.table.target import Target
 from txpool.spark.table.tasks import ATTEMPT
 from txpool.spark.types.columns import Layout
+
+if TYPE_CHECKING:
+    from txpool.dbapi.cursor import PEP249Cursor
 
 #: The snapshot of the transaction is older than the staging table: what a SELECT, and in MariaDB an INSERT, answers.
 _TOO_OLD = frozenset({1412, 159})
@@ -39,7 +42,7 @@ class MySQLMerge:
     #: The columns of a table that is to be created, each with its declaration.
     created: Sequence[tuple[str, str]]
 
-    def run(self, cursor: Any, results: Sequence[PartitionResult]) -> None:
+    def run(self, cursor: PEP249Cursor, results: Sequence[PartitionResult]) -> None:
         """Move the rows of the chosen attempts.
 
         Errors: OperationalError if rows are lost; DataError if two rows have the same key, or a key is NULL.
@@ -55,7 +58,7 @@ class MySQLMerge:
                 self._explain(error)
                 raise
 
-    def _move(self, cursor: Any, rows: Mapping[int, int]) -> None:
+    def _move(self, cursor: PEP249Cursor, rows: Mapping[int, int]) -> None:
         self._require_not_hidden(cursor)
         require_kept(cursor, self.table)
         staging = self._staging(cursor)
@@ -79,7 +82,7 @@ class MySQLMerge:
                 "are there. The transaction rolls back, and the table is as it was: do it again"
             )
 
-    def _require_not_hidden(self, cursor: Any) -> None:
+    def _require_not_hidden(self, cursor: PEP249Cursor) -> None:
         """NotSupportedError where a temporary table hides the target, behind its qualified name, too."""
         try:
             cursor.execute(f"show create table {self.target.name}".encode())
@@ -101,7 +104,7 @@ class MySQLMerge:
         sets = ", ".join(f"{self.target.name}.{quoted(name)} = staged.{quoted(name)}" for name in names)
         return f" on duplicate key update {sets}"
 
-    def _count(self, cursor: Any, chosen: str) -> int:
+    def _count(self, cursor: PEP249Cursor, chosen: str) -> int:
         """The number of rows. Each has a key, and no two the same key, since only one of them could stay."""
         keys = ", ".join(f"staged.{quoted(key)}" for key in self.keys)
         cursor.execute(f"select count(*), count(distinct {keys}) from {chosen} lock in share mode".encode())
@@ -110,7 +113,7 @@ class MySQLMerge:
             self._refuse_keys(cursor, chosen, keys)
         return int(found)
 
-    def _refuse_keys(self, cursor: Any, chosen: str, keys: str) -> None:
+    def _refuse_keys(self, cursor: PEP249Cursor, chosen: str, keys: str) -> None:
         """DataError with a key that two rows have, or that is NULL."""
         null = " or ".join(f"staged.{quoted(key)} is null" for key in self.keys)
         cursor.execute(
@@ -132,7 +135,7 @@ class MySQLMerge:
         statement = create_statement(self.target.name, self.created, self.keys)
         return staging.create_target(self.table, self.target.name, statement)
 
-    def _staging(self, cursor: Any) -> str:
+    def _staging(self, cursor: PEP249Cursor) -> str:
         return f"{database_of(cursor)}.{self.table.name}"
 
     def _explain(self, error: Exception) -> None:

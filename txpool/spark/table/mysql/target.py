@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txpool.datasource import DataSource, known
 from txpool.errors import NotSupportedError, OperationalError, ProgrammingError
@@ -19,6 +19,9 @@ from txpool.spark.table.mysql.types import BINARY_JSON, WITH_FRACTIONS, quoted_l
 from txpool.spark.table.target import Target
 from txpool.spark.types.columns import Column
 from txpool.tm.manager import get_manager
+
+if TYPE_CHECKING:
+    from txpool.dbapi.cursor import PEP249Cursor
 
 _NAME = re.compile(r"(?:(`(?:[^`]|``)+`|[^`.]+)\.)?(`(?:[^`]|``)+`|[^`.]+)")
 _TABLE = (
@@ -103,7 +106,7 @@ def read_target(
     return MySQLTarget(name, tuple(columns), (frozenset(keys),), exists=False, indexes=(frozenset(keys),))
 
 
-def _read(cursor: Any, datasource: DataSource, parts: Any) -> tuple[MySQLTarget | None, str | None, str, bool]:
+def _read(cursor: PEP249Cursor, datasource: DataSource, parts: Any) -> tuple[MySQLTarget | None, str | None, str, bool]:
     """The table, the transaction that is creating it, its full name, and whether the server is MariaDB."""
     cursor.execute("select database(), @@lower_case_table_names, @@version")
     own, folded, version = cursor.fetchone()
@@ -132,7 +135,7 @@ def _read(cursor: Any, datasource: DataSource, parts: Any) -> tuple[MySQLTarget 
     return described, creator_of(cursor, name), name, mariadb
 
 
-def _described(cursor: Any, name: str, key: list[Any], *, mariadb: bool) -> MySQLTarget:
+def _described(cursor: PEP249Cursor, name: str, key: list[Any], *, mariadb: bool) -> MySQLTarget:
     cursor.execute(_INDEXES, key)
     indexes: dict[str, list[tuple[str | None, Any]]] = {}
     for index, column, part in cursor.fetchall():

@@ -1,8 +1,8 @@
 """Phase two of a prepared branch in MariaDB or MySQL: XA COMMIT or XA ROLLBACK, and what the answer means.
 
 No evidence of how a branch has ended stays on the server, but for the row that it may have written (`branch_rows`). So
-absent is not lost. After a COMMIT whose answer was lost, a branch that is listed no more, on the server that has
-prepared it, has committed: nobody else ends it otherwise, but an administrator by hand, which only the row shows.
+absent is not lost. If the answer to a COMMIT is lost, and the same server does not list the branch any more, the branch
+has committed. Only an administrator could have ended it otherwise, by hand. Only the row shows that.
 """
 
 from __future__ import annotations

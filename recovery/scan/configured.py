@@ -16,7 +16,7 @@ from txpool.locks import Lock
 class ConfiguredDatasources:
     """The datasources that were given, and those of files. Thread-safe. A pass takes `all` when it begins.
 
-    It opens those of files itself, even where the application has them open, and closes them itself. One may be closed
+    It opens those of files itself, even if the application has them open, and closes them itself. One may be closed
     during a pass: recovery asks over connections of its own, and not over the pool's.
     """
 
@@ -40,7 +40,7 @@ class ConfiguredDatasources:
         """See `RecoveryManager.add_datasource`."""
         new = _settings(added) if isinstance(added, str | Path) else added
         with self._lock:
-            by_name([new, *self.all])  # raises where another one has its name
+            by_name([new, *self.all])  # raises if another one has its name
             replaced = [each for each in self.all if each.name == new.name]
             self.all = (*(each for each in self.all if each.name != new.name), self._made(new))
             self._removed.discard(new.name)

@@ -190,7 +190,7 @@ class RecoveryDatasources:
     def table(self, name: str, identity: str) -> AskedTable | None:
         """The table of marks of a datasource, by its name or tag.
 
-        A datasource that is not configured, and that this process has opened, serves only where the table's identity
+        A datasource that is not configured, and that this process has opened, serves only if the table's identity
         is known: the table requires it then. By a name alone, another database would decide.
         """
         if name not in self.tables and identity and self._others is not None:

@@ -23,7 +23,7 @@ _DRIVERS = {"postgresql://": "psycopg", "mysql://": "pymysql"}
 
 
 def open_noted(note: LocationNote, allowed: Sequence[AllowedLogin]) -> DataSource:
-    """The datasource of a note without a file. ConfigurationError where recovery's file does not allow its login.
+    """The datasource of a note without a file. ConfigurationError if recovery's file does not allow its login.
 
     Its pool is closed, so that nothing else of this process finds it: recovery opens connections of its own.
     """

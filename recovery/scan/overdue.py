@@ -1,7 +1,7 @@
 """Ends what a living process has left prepared for too long, if `recovery.overdue-rollback` allows it.
 
 Age only says when to try. The outcome is the decision log's, or the marked datasource's: an abort record or a tombstone
-takes the decision's key first, and where it meets a decision, nothing is done. What is beside a last resource is left
+takes the decision's key first, and if it meets a decision, nothing is done. What is beside a last resource is left
 alone, since that commits before the decision.
 """
 

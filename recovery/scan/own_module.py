@@ -24,7 +24,7 @@ class RecoveryModule(Protocol):
 
 
 class OwnModule:
-    """Runs one such module; it is made when it is first run, and again in the next pass where that has failed."""
+    """Runs one such module; it is made when it is first run, and again in the next pass if that has failed."""
 
     def __init__(self, name: str, make: Callable[[], RecoveryModule]) -> None:
         self.name = name

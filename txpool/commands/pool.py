@@ -89,7 +89,7 @@ def flush(
     timeout: Timeout = PATIENCE,
     as_json: AsJson = False,
 ) -> None:
-    """Close physical connections; the pool opens others where it needs them."""
+    """Close physical connections; the pool opens others if it needs them."""
     _run(Request("flush", name, how=how.value), conf, pid, timeout, as_json=as_json)
 
 

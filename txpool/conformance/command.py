@@ -28,7 +28,7 @@ def run_file(
 ) -> list[Conformance]:
     """Run the kit against the datasource of a file, or against all that a coordinator's or recovery's file names.
 
-    `console` shows the case that has ended last, where it is a terminal. ConfigurationError.
+    `console` shows the case that has ended last, if it is a terminal. ConfigurationError.
     """
     files = _datasources(path)
     server = _server(kill_command, start_command, len(files))

@@ -54,7 +54,7 @@ def _mark_and_commit(client: Client) -> bool | None:
 
 
 def _rolled_back(outcome: BranchOutcome) -> bool | None:
-    """False where a rollback was answered as such; None where it was said that not all of it was rolled back."""
+    """False if a rollback was answered as such; None if it was said that not all of it was rolled back."""
     return False if outcome is BranchOutcome.ROLLED_BACK else None
 
 
@@ -75,7 +75,7 @@ def swallowed_failure(subject: Subject) -> None:
 
 
 def own_commit(subject: Subject) -> None:
-    """Where the user's own SQL has ended the transaction, its end does not report success for a part of the work."""
+    """If the user's own SQL has ended the transaction, its end does not report success for a part of the work."""
     workload = _statements(subject)
     for command in ("commit", "rollback"):
         for name, end in _ends(subject):

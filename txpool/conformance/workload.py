@@ -60,8 +60,8 @@ class TableWork:
         self._closed = False
 
     def create(self) -> None:
-        """Create the table, with one row. The database's own error where the user may not."""
-        self._created = True  # first: it may be there after an interrupt, or where the connection is lost
+        """Create the table, with one row. The database's own error if the user may not."""
+        self._created = True  # first: it may be there after an interrupt, or if the connection is lost
         with self._session() as raw:
             try:
                 self._commit(f"create table {self._table} (id varchar(60) not null primary key)", raw)
@@ -137,7 +137,7 @@ class TableWork:
 
     @contextmanager
     def _cancelled_after(self, raw: RawConnection) -> Iterator[None]:
-        """Cancel the block's statement where it takes long: a branch that is left prepared locks the table."""
+        """Cancel the block's statement if it takes long: a branch that is left prepared locks the table."""
         timer = Timer(_LOCK_WAIT, self._driver.cancel, [raw])
         timer.daemon = True
         timer.start()

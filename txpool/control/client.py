@@ -22,18 +22,18 @@ PATIENCE = 5.0
 class Answer:
     """What one process has said."""
 
-    #: The process's id, as the kernel knows it; None where it could not be connected to.
+    #: The process's id, as the kernel knows it; None if it could not be connected to.
     pid: int | None
     #: The numbers of its pools that the request was about, as PoolStatistics has them.
     pools: Sequence[dict[str, Any]] = ()
     #: What its pools refused, and why.
     failures: Sequence[str] = ()
-    #: Why there is no answer, so that it is unknown whether the request was carried out; empty where there is one.
+    #: Why there is no answer, so that it is unknown whether the request was carried out; empty if there is one.
     unknown: str = ""
 
 
 def ask(folder: Path, request: Request, timeout: float = PATIENCE, *, pid: int | None = None) -> list[Answer]:
-    """Every process's answer, or that of one. ConfigurationError where the folder is not safe."""
+    """Every process's answer, or that of one. ConfigurationError if the folder is not safe."""
     folders.require_supported()
     try:
         owner = folder.stat().st_uid
@@ -56,7 +56,7 @@ def ask(folder: Path, request: Request, timeout: float = PATIENCE, *, pid: int |
 
 
 def _ask(path: Path, request: Request, owner: int, timeout: float) -> Answer | None:
-    """One process's answer; None where it has ended before it got the request."""
+    """One process's answer; None if it has ended before it got the request."""
     pid = None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)

@@ -101,7 +101,7 @@ _looked = False
 def configured(settings: CoordinatorSettings) -> None:
     """Listen where these settings say so, and nowhere else.
 
-    ConfigurationError where that folder cannot be used: nothing has changed then.
+    ConfigurationError if that folder cannot be used: nothing has changed then.
     """
     global _listener, _looked
     wanted = None if in_task() else settings.control_folder
@@ -119,7 +119,7 @@ def configured(settings: CoordinatorSettings) -> None:
 
 
 def start_when_used() -> None:
-    """Listen, where the process's configuration says so, once a pool opens its first connection. Never raises."""
+    """Listen, if the process's configuration says so, once a pool opens its first connection. Never raises."""
     global _looked
     if _looked:
         return

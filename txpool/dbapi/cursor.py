@@ -86,7 +86,7 @@ class PEP249Cursor:
         return raw.cursor(*args, **kwargs)
 
     def _take_raw(self, enlistment: Enlistment) -> Any:
-        """Under the lock: take the driver's cursor for the first statement, where none was made before that."""
+        """Under the lock: take the driver's cursor for the first statement, if none was made before that."""
         self.raw, self._holder, self._use = self._make_raw(enlistment.raw, enlistment), enlistment, enlistment.uses
         return self.raw
 
@@ -268,7 +268,7 @@ class PEP249Cursor:
 
     @property
     def rowcount(self) -> int:
-        """How many rows the statement produced or changed; -1 where that is not known."""
+        """How many rows the statement produced or changed; -1 if that is not known."""
         return int(self.raw.rowcount)
 
     @property

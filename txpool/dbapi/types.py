@@ -19,7 +19,7 @@ def add_driver(module: ModuleType) -> None:
 class TypeObject:
     """Equal to each type code, in a cursor's `description`, that equals the driver's type object of this name.
 
-    A driver without type codes has None there, which equals none. Where two drivers that are in use give one number to
+    A driver without type codes has None there, which equals none. If two drivers that are in use give one number to
     different types, compare with the driver's own type object.
     """
 

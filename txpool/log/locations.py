@@ -2,7 +2,7 @@
 
 By these notes recovery knows which databases it must reach, also those that its own configuration does not name, and
 by whom a branch must have been prepared to be ours. They are side records, one for each node, database and login role,
-and a second one beside each where the datasource was configured in code: how it is reached.
+and a second one beside each if the datasource was configured in code: how it is reached.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LocationNote:
 
     @property
     def login_record(self) -> SideRecord | None:
-        """The side record of the login, where there is one."""
+        """The side record of the login, if there is one."""
         login = self.location.login
         return SideRecord(_LOGIN, self.name, pack(login=login), self.recorded_at) if login else None
 
@@ -58,7 +58,7 @@ class LocationNote:
         return [record for record in (self.login_record, self.side_record) if record is not None]
 
     def is_of(self, identity: str, datasource: str) -> bool:
-        """Whether it is about the database of this identity; where either has none, of this datasource."""
+        """Whether it is about the database of this identity; if either has none, of this datasource."""
         if identity and self.location.identity:
             return identity == self.location.identity
         return datasource == self.location.datasource
@@ -88,7 +88,7 @@ class LocationNotes:
     _noted: set[PrepareLocation]
 
     def note_location(self: _Log, location: PrepareLocation) -> None:
-        """Note durably that this node prepares there; no I/O where this process has noted it before. LogError."""
+        """Note durably that this node prepares there; no I/O if this process has noted it before. LogError."""
         # A new incarnation begins with a new set: what an earlier one has noted may have been retired meanwhile.
         noted = self._noted
         if location in noted:
@@ -106,7 +106,7 @@ class LocationNotes:
         noted.add(location)
 
     def locations(self: _Log) -> list[LocationNote]:
-        """The notes of our nodes. LogError where one has a later format."""
+        """The notes of our nodes. LogError if one has a later format."""
         nodes = self.nodes()
         notes = [_parsed(record) for record in self.side_records(_KIND) if _node_of(record) in nodes]
         if all(note.location.path for note in notes):
@@ -138,7 +138,7 @@ def _node_of(record: SideRecord) -> str:
 
 
 def _with_login(note: LocationNote, record: SideRecord | None) -> LocationNote:
-    """The note with its login, which counts as missing where this version cannot read it: it only helps to find."""
+    """The note with its login, which counts as missing if this version cannot read it: it only helps to find."""
     try:
         login = "" if record is None else unpack(record)["login"]
     except (LogError, TypeError, KeyError):

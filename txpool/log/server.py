@@ -56,7 +56,7 @@ class LogServer(ABC):
         self.name = f"the decision log {self.url}"
 
     def connect(self, application: str = "txpool log", *, timeout: float | None = None) -> Any:
-        """A verified connection. Errors: LogError where the log is missing, another or not durable; the driver's."""
+        """A verified connection. Errors: LogError if the log is missing, another or not durable; the driver's."""
         raw = self.open_raw(application, timeout)
         try:
             self._verify(raw)
@@ -110,7 +110,7 @@ class LogServer(ABC):
         found = self.identity(raw)
         if not self.has_added_tables(raw):
             raise LogError(f"{self.name} was made by an earlier txpool: `txpool-recovery init` adds what it lacks")
-        # Where the role may not see the server's identity, there is nothing to compare.
+        # If the role may not see the server's identity, there is nothing to compare.
         if found and meta["server"] and found != meta["server"]:
             raise LogError(
                 f"{self.name} is a copy or was moved: it was made on server {meta['server']}, and this one is {found}. "
@@ -160,7 +160,7 @@ class LogServer(ABC):
     # -- statements ---------------------------------------------------------------------------------------------
 
     def do(self, work: Callable[[Any, *Ts], T], raw: RawConnection, *arguments: *Ts) -> T:
-        """Do work that is one statement or one transaction: again where all of it has given in to another one."""
+        """Do work that is one statement or one transaction: again if all of it has given in to another one."""
         return work(raw, *arguments)
 
     @abstractmethod
@@ -185,12 +185,12 @@ class LogServer(ABC):
     def insert(self, raw: RawConnection, gtrid: str, incarnation: str, branches: str) -> bool:
         """Whether the decision was written, without branches the key alone.
 
-        Not where the incarnation is fenced or unknown, or the key is taken, or the server would not make it durable. It
+        Not if the incarnation is fenced or unknown, or the key is taken, or the server would not make it durable. It
         waits for a fence of the incarnation, or another row of the key, that is on its way, and holds back later ones.
         """
 
     def why_not_durable(self, raw: RawConnection) -> str:
-        """Why nothing that is written now would outlive a crash; empty where it would, as far as a session can tell."""
+        """Why nothing that is written now would outlive a crash; empty if it would, as far as a session can tell."""
         return ""
 
     @abstractmethod
@@ -203,7 +203,7 @@ class LogServer(ABC):
     def take_lease(self, raw: RawConnection, incarnation: str) -> dict[str, object] | None:
         """Take an incarnation's lease, for as long as the session lasts: what the registry says of it.
 
-        None where another session has it.
+        None if another session has it.
         """
 
     @abstractmethod
@@ -216,7 +216,7 @@ class LogServer(ABC):
 
     @abstractmethod
     def create(self) -> bool:
-        """Create the tables, and return True; False where they exist.
+        """Create the tables, and return True; False if they exist.
 
         Of two processes that do so at once, the second finds them.
         """
@@ -233,15 +233,15 @@ class LogServer(ABC):
 
     @abstractmethod
     def require_ours(self, raw: RawConnection) -> None:
-        """LogError where what others have made, or hung on it, would be taken for the log."""
+        """LogError if what others have made, or hung on it, would be taken for the log."""
 
     @abstractmethod
     def identity(self, raw: RawConnection) -> str:
-        """The identity of server and database; empty where it may not be read."""
+        """The identity of server and database; empty if it may not be read."""
 
     @abstractmethod
     def findings(self) -> Iterator[Finding]:
-        """The findings of `txpool check`. NotConnected, and LogError where no log is to be used there."""
+        """The findings of `txpool check`. NotConnected, and LogError if no log is to be used there."""
 
 
 def log_server(url: str, **options: Any) -> LogServer:

@@ -78,7 +78,7 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
 
     `incarnations` and `fence` know only those of `nodes`: this node's own, unless others are listed, or all by "*".
     Waiting for another's write for longer than `lock_timeout` (seconds) is a LogError.
-    Errors: LogError where nothing was written, LogUnknown where that is not known.
+    Errors: LogError if nothing was written, LogUnknown if that is not known.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
 
     def fence(self, incarnation: str) -> None:
         parameters = self._node_filter | {"name": incarnation}
-        # An expired incarnation is moved back; where another process has just done so, the second fence finds it.
+        # An expired incarnation is moved back; if another process has just done so, the second fence finds it.
         fence, revive = self._statements.fence, self._statements.revive
         if not any(self._sessions.run(script, parameters) for script in (fence, revive, fence)):
             raise LogError(
@@ -297,7 +297,7 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
         return None if decider == datasource else Refused(f"{refused}{decider} decides it")
 
     def _replace_note(self, raw: RawConnection, gtrid: str, incarnation: str, branches: str) -> bool:
-        """Whether the note of a last resource has given its place to the decision: not where recovery has fenced."""
+        """Whether the note of a last resource has given its place to the decision: not if recovery has fenced."""
         try:
             with self._server.transaction(raw):
                 self._server.execute(raw, _DELETE_NOTE, {"gtrid": gtrid})
@@ -308,12 +308,12 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
         return True
 
     def _resolution(self, raw: RawConnection, gtrid: str) -> Resolution | None:
-        """How the gtrid stands in the log; None where nothing is kept under its key."""
+        """How the gtrid stands in the log; None if nothing is kept under its key."""
         rows = self._server.execute(raw, _RESOLUTION, {"gtrid": gtrid})
         return resolution_of(rows[0][0]) if rows else None
 
     def _refusal(self, raw: RawConnection, resolution: Resolution | None, incarnation: str) -> str:
-        """Why the store has refused. Remembers where our own incarnation is fenced."""
+        """Why the store has refused. Remembers it if our own incarnation is fenced."""
         if resolution not in (None, Resolution.NOTED):
             return f"the log has it as {resolution.value}"
         why_not = self._server.why_not_durable(raw)

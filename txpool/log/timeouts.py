@@ -45,7 +45,7 @@ class TimeoutNotes:
     def note_timeout(self: _Log, gtrid: str, timeout: float) -> None:
         """Note durably that a transaction has this timeout, in seconds, or none (`inf`). LogError.
 
-        No I/O where this process has noted one that is as large.
+        No I/O if this process has noted one that is as large.
         """
         beginning = gtrid[: gtrid.rfind(":")]
         if timeout <= self._timeouts.get(beginning, -1.0):
@@ -62,7 +62,7 @@ class TimeoutNotes:
         self._timeouts[beginning] = max(timeout, self._timeouts.get(beginning, -1.0))
 
     def timeouts(self: _Log) -> dict[str, float]:
-        """By incarnation: the largest timeout that is noted, in seconds; `inf` where there was none."""
+        """By incarnation: the largest timeout that is noted, in seconds; `inf` if there was none."""
         found: dict[str, float] = {}
         for record in self.side_records(TIMEOUT):
             incarnation = record.name.partition(" ")[0]

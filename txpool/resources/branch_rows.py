@@ -1,10 +1,10 @@
 """The rows that branches write into a table of their own database: `xa.evidence = row`.
 
 A branch writes its row before its PREPARE, so the row is there exactly if the branch has committed. That shows how a
-branch has ended that is gone, also where the server does not tell it, has failed over, or was restored.
+branch has ended that is gone, also if the server does not tell it, has failed over, or was restored.
 
 A row is deleted once nobody will ask for it: by the transaction's process after the log has durably forgotten the
-decision, or by recovery once that process is fenced and there is no decision. So where the decision is still there
+decision, or by recovery once that process is fenced and there is no decision. So if the decision is still there
 after a look that has found no row, the branch has not committed.
 
 The table has the columns of a table of marks, its row of identity, and the same guard of its owner. Its key is a
@@ -56,7 +56,7 @@ class BranchRows(Xids):
     def evidence(self, raw: RawConnection) -> dict[str, str]:
         """What the record of a branch on this raw connection has. The table is looked for once.
 
-        ConfigurationError where it is missing; OperationalError where the connection leads to another database.
+        ConfigurationError if it is missing; OperationalError if the connection leads to another database.
         """
         identity, database = self.known_identity()
         there = self._marks.database_identity(raw)
@@ -76,9 +76,9 @@ class BranchRows(Xids):
         )
 
     def outcome(self, record: BranchRecord) -> BranchOutcome:
-        """How a branch that is gone has ended: COMMITTED, or NO_ROW; LOST where this is another table than then.
+        """How a branch that is gone has ended: COMMITTED, or NO_ROW; LOST if this is another table than then.
 
-        An error where that cannot be read.
+        An error if that cannot be read.
         """
         one = self._marks.parameter
         with self._session(writes=False) as raw:
@@ -127,7 +127,7 @@ class RowsDriver(Driver, Protocol):
 
     @property
     def rows_queue(self) -> RowsQueue | None:
-        """What deletes rows; None where its branches write none."""
+        """What deletes rows; None if its branches write none."""
 
 
 class RowsQueue(CleanupQueue):
@@ -173,7 +173,7 @@ def forget_rows(branches: Iterable[Any], purge: Purge) -> None:
 
 
 def rows_of(settings: Any, driver: Driver) -> tuple[BranchRows, RowsQueue | None]:
-    """The table of rows of a datasource, and, where its branches write rows, their queue. No I/O."""
+    """The table of rows of a datasource, and, if its branches write rows, their queue. No I/O."""
     global in_use
     rows = BranchRows(settings.name, driver, settings.xa_evidence_table)
     if settings.xa_evidence != "row":

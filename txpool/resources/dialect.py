@@ -20,7 +20,7 @@ class Dialect(Protocol):
     """Commits and rolls back local transactions of one database. It keeps nothing; `raw` is a raw connection."""
 
     def in_transaction(self, raw: RawConnection) -> bool:
-        """Whether a local transaction is open, without I/O; true where that cannot be told."""
+        """Whether a local transaction is open, without I/O; true if that cannot be told."""
 
     def watch_commands(self, raw: RawConnection) -> None:
         """Begin to note, from the answers to commands, whether anything may have been written."""
@@ -39,6 +39,6 @@ class Dialect(Protocol):
     def rollback(self, driver: Driver, raw: RawConnection, until: float | None) -> BranchOutcome:
         """Roll back, or close the connection, which ends its transaction as well. Never raises an Exception.
 
-        ROLLED_BACK; COMMITTED where the database has kept a part of what was done, and LOST where it may have.
+        ROLLED_BACK; COMMITTED if the database has kept a part of what was done, and LOST if it may have.
         `until` is when to stop waiting for the answer, by the monotonic clock.
         """

@@ -40,7 +40,7 @@ class LocalTransaction:
         self._dialect = driver.dialect
         #: The reason why `commit_one_phase` did not answer COMMITTED.
         self.failure: BaseException | None = None
-        #: `commit` and `rollback`, where the user's own SQL has executed them.
+        #: `commit` and `rollback`, if the user's own SQL has executed them.
         self._ended_commands: frozenset[str] = _NONE
         self._dialect.watch_commands(raw)
 
@@ -59,7 +59,7 @@ class LocalTransaction:
         self._ended_commands |= {command}
 
     def commit_one_phase(self) -> BranchOutcome:
-        """Commit what is open. Where the user's own SQL has committed the rest before, all of it is committed then."""
+        """Commit what is open. If the user's own SQL has committed the rest before, all of it is committed then."""
         if self._ended_commands:
             if "rollback" in self._ended_commands:
                 self.failure = self._ended_by_sql_error()
@@ -78,12 +78,12 @@ class LocalTransaction:
         return _COMMITTED
 
     def rollback(self) -> BranchOutcome:
-        """Roll back what is open; COMMITTED where some of it was committed before, and LOST where it may have been."""
+        """Roll back what is open; COMMITTED if some of it was committed before, and LOST if it may have been."""
         outcome = self._dialect.rollback(self._driver, self._raw, self._deadlines.after_decision())
         return BranchOutcome.COMMITTED if "commit" in self._ended_commands else outcome
 
     def _rolled_back_outcome(self) -> BranchOutcome:
-        """Roll back what could not commit: LOST where a part of it is committed, or may be, and people must look."""
+        """Roll back what could not commit: LOST if a part of it is committed, or may be, and people must look."""
         return _ROLLED_BACK if self.rollback() is _ROLLED_BACK else BranchOutcome.LOST
 
     def _refusal(self, refusal: Refused) -> BaseException:

@@ -25,7 +25,7 @@ Statement = tuple[str, list[str]]
 class Marks(ABC):
     """Writes and reads the table of marks of one database. It keeps nothing; `raw` is a raw connection of its driver.
 
-    Errors are the driver's, and `Refused` where nothing of a mark will ever be there.
+    Errors are the driver's, and `Refused` if nothing of a mark will ever be there.
     """
 
     #: A parameter's placeholder in SQL.
@@ -42,11 +42,11 @@ class Marks(ABC):
 
     @abstractmethod
     def qualified_name(self, raw: RawConnection, table: str) -> str | None:
-        """The table's name with its schema, which no other table can hide; None where there is no such table."""
+        """The table's name with its schema, which no other table can hide; None if there is no such table."""
 
     @abstractmethod
     def require_ours(self, raw: RawConnection, table: str, roles: Collection[str], *, writes: bool) -> None:
-        """Raise OperationalError where a role owns or can change the table that is neither ours nor the session's.
+        """Raise OperationalError if a role owns or can change the table that is neither ours nor the session's.
 
         `roles` are ours. With `writes`, lock the table, so that nobody changes it before the transaction ends.
         """
@@ -57,7 +57,7 @@ class Marks(ABC):
 
     @abstractmethod
     def database_identity(self, raw: RawConnection) -> str:
-        """The identity of the server and database that the connection leads to; empty where it is not known."""
+        """The identity of the server and database that the connection leads to; empty if it is not known."""
 
     @abstractmethod
     def mark(
@@ -73,8 +73,8 @@ class Marks(ABC):
         """Insert the row in the open transaction, whose commit will be durable; returns once that is answered.
 
         The rows of finished transactions in `delete` are deleted with it, where the isolation level allows. Returns the
-        row's key for `commit_row`, and the gtrids that were deleted. `WrongTable` where the table has another identity;
-        that is asked once for each connection, which cannot move to another database. `AbortRecorded` where a tombstone
+        row's key for `commit_row`, and the gtrids that were deleted. `WrongTable` if the table has another identity;
+        that is asked once for each connection, which cannot move to another database. `AbortRecorded` if a tombstone
         has the row's key. `until` is when to stop waiting for the answer, by the monotonic clock.
         """
 
@@ -103,7 +103,7 @@ class Marks(ABC):
         )
 
     def put_tombstone(self, table: str, row: dict[str, str]) -> Statement:
-        """Insert the tombstone; where a row has its key, update that row, which makes it durable."""
+        """Insert the tombstone; if a row has its key, update that row, which makes it durable."""
         return self._insert(table, row, "confirmed = met.confirmed + 1"), [*row.values()]
 
     def put_identity(self, table: str, row: dict[str, str], former: str) -> Statement:

@@ -48,11 +48,11 @@ class EarlierRun:
     gtrid: str
     mode: str
     plan: str
-    #: None until the run has ended, where each partition is a transaction of its own.
+    #: None until the run has ended, if each partition is a transaction of its own.
     partitions: int | None
     rows: int | None
     batch: int | None
-    #: When the record was inserted; None where a user's own INSERT has left it out.
+    #: When the record was inserted; None if a user's own INSERT has left it out.
     made_at: datetime | None
 
 
@@ -82,9 +82,9 @@ class RecordsTable(ABC):
         """Read a record outside the transaction, whose snapshot may be older than the record."""
 
     def insert(self, cursor: SqlCursor, record: list[Any], lock_timeout: int) -> bool | None:
-        """Insert a record; False where its key is taken.
+        """Insert a record; False if its key is taken.
 
-        None where another transaction has inserted the key and does not end within `lock_timeout` milliseconds. A
+        None if another transaction has inserted the key and does not end within `lock_timeout` milliseconds. A
         record is transaction_id, target, gtrid, mode, plan and batch. The record of a batch replaces those of earlier
         batches.
         """
@@ -113,7 +113,7 @@ class RecordsTable(ABC):
 
 
 def require_format(table: str, description: str | None) -> None:
-    """Raise NotSupportedError where a later version has written the table. A table without a format has the first."""
+    """Raise NotSupportedError if a later version has written the table. A table without a format has the first."""
     found = _ANY_FORMAT.search(description or "")
     if found is not None and found[0] != FORMAT:
         raise NotSupportedError(f"{table} has {found[0]}, and this txpool knows {FORMAT}. Nothing was done")

@@ -1,7 +1,7 @@
 """Branches of mode xa: the states of their PREPARE, and how they come to their end.
 
 `XABranch` is every branch's. `BranchNamedAtStart` is one that XA START names before its first statement, when nobody
-knows yet where the transaction will be decided: so its name says that the log decides.
+knows yet if the transaction will be decided: so its name says that the log decides.
 """
 
 from __future__ import annotations

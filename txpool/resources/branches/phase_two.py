@@ -280,7 +280,7 @@ class PhaseTwoCommand(ABC):
         """Why nothing shows how the branch ended, for people."""
 
     def _forget(self, raw: RawConnection) -> None:
-        """Let the database forget what it remembers. An error changes nothing: who asks again is told again."""
+        """Let the database forget what it remembers. If that fails, it goes on answering as before."""
 
     def forget_end(self) -> None:
         """As `_forget`, over a connection of its own, and an error is logged."""

@@ -48,7 +48,7 @@ class JdbcBranch(BranchNamedAtStart):
     # -- phase one ----------------------------------------------------------------------------------------------
 
     def start_prepare(self) -> None:
-        """End and prepare the branch. An error is raised here where nothing was sent, and else by `await_prepare`."""
+        """End and prepare the branch. An error is raised here if nothing was sent, and else by `await_prepare`."""
         raw, gtrid = self._raw, self.record.xid.gtrid
         if self._ended_commands:
             raise self._ended_by_sql_error(gtrid)
@@ -142,7 +142,7 @@ class JdbcBranch(BranchNamedAtStart):
     # -- alone, or not prepared ---------------------------------------------------------------------------------
 
     def commit_one_phase(self) -> BranchOutcome:
-        """Commit the branch without preparing it. UNKNOWN where the answer was lost."""
+        """Commit the branch without preparing it. UNKNOWN if the answer was lost."""
         raw = self._raw
         if self._ended_commands:
             self.failure = self._ended_by_sql_error(self.record.xid.gtrid)
@@ -167,7 +167,7 @@ class JdbcBranch(BranchNamedAtStart):
         return self._left(BranchOutcome.COMMITTED)
 
     def rollback(self) -> BranchOutcome:
-        """Roll back what is not prepared: the database does so by itself where the session is lost."""
+        """Roll back what is not prepared: the database does so by itself if the session is lost."""
         if self._prepare is ENDED:
             return BranchOutcome.ROLLED_BACK
         outcome = super().rollback()

@@ -149,12 +149,12 @@ def _traps_of_h2(raw: XaConnection, settings: DataSourceSettings) -> Iterator[Fi
     if settings.h2_accept == "silent-commits":
         yield warning(
             "silent-commits",
-            "H2 commits in silence where a program executes COMMIT or DDL in a transaction, and h2.accept allows it",
+            "H2 commits in silence if a program executes COMMIT or DDL in a transaction, and h2.accept allows it",
             "what was done before such a statement stays, whatever becomes of the transaction",
             "leave h2.accept out: then txpool refuses such statements",
         )
     else:
-        yield ok("silent-commits", "H2 would commit in silence where a program executes COMMIT or DDL: that is refused")
+        yield ok("silent-commits", "H2 would commit in silence if a program executes COMMIT or DDL: that is refused")
     url = url_of(raw)
     if url.startswith("jdbc:h2:mem:"):
         yield warning(

@@ -196,7 +196,7 @@ def _small_boolean(value: int) -> int:
 
 
 def _interval(text: str) -> timedelta:
-    """ValueError where it has months or years, which are no number of days."""
+    """ValueError if it has months or years, which are no number of days."""
     found = _ISO.fullmatch(text)
     if found is not None:
         days, hours, minutes, sign, seconds, fraction = found.groups()

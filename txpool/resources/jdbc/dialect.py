@@ -73,7 +73,7 @@ class JdbcDialect:
 
 
 def _is_same(raw: XaConnection) -> bool:
-    """Whether the transaction is the one that was begun; true also where nobody can tell."""
+    """Whether the transaction is the one that was begun; true also if nobody can tell."""
     try:
         raw.database.require_begun(raw)
     except EndedUnseen:

@@ -105,7 +105,7 @@ class JdbcDriver:
         return raw
 
     def _identify(self, raw: XaConnection) -> None:
-        """Ask who the server is. ConfigurationError where no branch can be trusted to it."""
+        """Ask who the server is. ConfigurationError if no branch can be trusted to it."""
         settings, database = self._settings, raw.database
         if settings.mode == "xa":
             if raw.xa_connection is None:
@@ -182,7 +182,7 @@ class JdbcDriver:
             raw.cancel()
 
     def begin(self, raw: XaConnection, label: str = "") -> bool:
-        """Begin the branch or the local transaction, where neither is begun. JDBC has no name for a session."""
+        """Begin the branch or the local transaction, if neither is begun. JDBC has no name for a session."""
         if raw.started or raw.begun:
             return True
         with translated():

@@ -73,7 +73,7 @@ class JdbcHandle(PEP249Connection):
 
     @property
     def closed(self) -> bool:
-        """True after close(), after the end of the transaction in which it was taken, or where it is lost."""
+        """True after close(), after the end of the transaction in which it was taken, or if it is lost."""
         if self.pooled is not None:
             return bool(self.pooled.raw.lost)
         return self._why_closed() is not None

@@ -106,7 +106,7 @@ class JdbcMarks(Marks):
         return row["xid"], []
 
     def require_durable(self, raw: XaConnection) -> None:
-        """See to it that the COMMIT will be durable. ProgrammingError where that cannot be."""
+        """See to it that the COMMIT will be durable. ProgrammingError if that cannot be."""
 
     def commit_row(self, raw: XaConnection, table: str, row: str, branches: str) -> None:
         if raw.lost:
@@ -186,7 +186,7 @@ def _literal(value: Any) -> str:
 
 
 class MariaDBMarks(MySQLStatements, JdbcMarks):
-    """As over Python's drivers: only where COMMIT is durable."""
+    """As over Python's drivers: only if COMMIT is durable."""
 
     def _look_up(self, raw: XaConnection, schema: str, name: str) -> Sequence[Any]:
         names = [schema, name] if schema else [name]
@@ -212,7 +212,7 @@ class MariaDBMarks(MySQLStatements, JdbcMarks):
 
 
 class InsertingMarks(JdbcMarks):
-    """An INSERT waits for a row of its key whose transaction is open, and fails where that commits."""
+    """An INSERT waits for a row of its key whose transaction is open, and fails if that commits."""
 
     def put_tombstone(self, table: str, row: dict[str, str]) -> Statement:
         return self._plain_insert(table, row), [*row.values()]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Statements that end a transaction in every database that has them.
 COMMITTING: Final = frozenset({"commit", "begin", "start"})
 ROLLING_BACK: Final = frozenset({"rollback", "abort"})
-#: What they do in H2, which commits in silence where it executes one of these.
+#: What they do in H2, which commits in silence if it executes one of these.
 H2_COMMITTING: Final = frozenset(
     {"create", "drop", "alter", "truncate", "analyze", "comment", "grant", "revoke", "checkpoint", "shutdown", "backup"}
     | {"script", "runscript", "prepare"}
@@ -52,7 +52,7 @@ class XaConnection(JdbcConnection):
     settings: DataSourceSettings
     #: What is known of its database.
     database: Database
-    #: Its javax.sql.XAConnection and XAResource; None where it is a plain connection.
+    #: Its javax.sql.XAConnection and XAResource; None if it is a plain connection.
     xa_connection: Any = None
     xa: Any = None
     identity = ""
@@ -73,7 +73,7 @@ class XaConnection(JdbcConnection):
     xa_ended = False
     #: A local transaction was begun by txpool.
     begun = False
-    #: The statements with which each transaction begins, where it has to be known again.
+    #: The statements with which each transaction begins, if it has to be known again.
     marker: tuple[str, ...] = ()
     #: What `Database.begin` has noted of it.
     begun_as = ""
@@ -119,13 +119,13 @@ class XaConnection(JdbcConnection):
         word = self.words_of(str(statement))[0]
         if word in H2_COMMITTING or word in COMMITTING:
             raise ProgrammingError(
-                f"datasource {self.settings.name}: H2 would commit the transaction in silence where it executes "
+                f"datasource {self.settings.name}: H2 would commit the transaction in silence if it executes "
                 f"{word.upper()}, so it was not sent, and nothing was done. Execute it outside the transaction; or "
                 "accept that what is done before it stays, by h2.accept = silent-commits"
             )
 
     def require_no_failure(self) -> None:
-        """`Refused` where a statement has failed: what the database says after that is no yes."""
+        """`Refused` if a statement has failed: what the database says after that is no yes."""
         if self.failed is not None and self.database.failures_doom:
             reason = " ".join(str(self.failed).split())
             raise Refused(f"a statement in it had failed, and its error was caught: {reason}") from self.failed

@@ -45,7 +45,7 @@ _URL_PARTS: Final = re.compile(r"jdbc:derby:(?P<database>[^;]+)(?P<attributes>(?
 
 
 def class_name(settings: DataSourceSettings) -> str | None:
-    """The class of its XADataSource; None where it has only a driver and a url."""
+    """The class of its XADataSource; None if it has only a driver and a url."""
     if settings.xaDataSourceClassName:
         return settings.xaDataSourceClassName
     if settings.jdbc_driver_class:
@@ -62,7 +62,7 @@ class JavaSource:
         self._has_url = "url" in settings.properties
 
     def open(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """A new XAConnection, None where there is none, and its java.sql.Connection. Starts the JVM.
+        """A new XAConnection, None if there is none, and its java.sql.Connection. Starts the JVM.
 
         `timeout` is in seconds, for drivers that know one; they count whole seconds.
         """
@@ -200,7 +200,7 @@ class Setter:
         return word if word[:2].isupper() else f"{word[:1].lower()}{word[1:]}"
 
     def convert(self, text: str) -> Any:
-        """The text as the argument. ValueError or KeyError where it cannot be that."""
+        """The text as the argument. ValueError or KeyError if it cannot be that."""
         if self._type in _TEXTS:
             return text
         if self._type in _WORDS:

@@ -37,7 +37,7 @@ class MySQLBranch(BranchNamedAtStart):
         self._session = raw.session
         #: The server has answered as to a branch that was there still.
         self._found = False
-        #: What deletes its row; None where it writes none.
+        #: What deletes its row; None if it writes none.
         self.rows_queue: RowsQueue | None = driver.rows_queue
         self._evidence = evidence_of(raw)
         if self.rows_queue is not None:
@@ -52,7 +52,7 @@ class MySQLBranch(BranchNamedAtStart):
     def start_prepare(self) -> None:
         """Send END and PREPARE in one message, and between them how long the session may be silent from then on.
 
-        Where the branch writes a row, that is the first command of the message.
+        If the branch writes a row, that is the first command of the message.
         """
         if self._ended_commands:
             raise self._ended_by_sql_error(self.record.xid.gtrid)
@@ -83,7 +83,7 @@ class MySQLBranch(BranchNamedAtStart):
             self._note_rollback_vote(error)
             raise
         self._found = ended.error is None
-        # Where END was refused, as after a deadlock, PREPARE was as well, and END's error says why.
+        # If END was refused, as after a deadlock, PREPARE was as well, and END's error says why.
         failed = ended.error or prepared.error
         if failed is None:
             self._prepare = PREPARED
@@ -110,7 +110,7 @@ class MySQLBranch(BranchNamedAtStart):
     # -- alone, or not prepared ---------------------------------------------------------------------------------
 
     def commit_one_phase(self) -> BranchOutcome:
-        """Commit the branch without preparing it. UNKNOWN where the answer was lost."""
+        """Commit the branch without preparing it. UNKNOWN if the answer was lost."""
         raw, xid = self._raw, self._raw.xid
         if self._ended_commands or raw.unrollable or not self._session.is_alive():
             self.failure = self._rollback_vote_alone()
@@ -126,7 +126,7 @@ class MySQLBranch(BranchNamedAtStart):
                 return self._rolled_back_outcome()
             error.add_note(f"datasource {self.datasource}: the reply to COMMIT was lost")
             return _UNKNOWN
-        if committed.error is None:  # END is refused where the program has sent it before
+        if committed.error is None:  # END is refused if the program has sent it before
             return self._left(_COMMITTED)
         self._found = ended.error is None or committed.code not in _NOT_FOUND
         failed = ended.error or committed.error
@@ -150,7 +150,7 @@ class MySQLBranch(BranchNamedAtStart):
         return self._rollback_vote("the connection was lost before the end")
 
     def rollback(self) -> BranchOutcome:
-        """Roll back what is not prepared: the server does so by itself where the session is lost."""
+        """Roll back what is not prepared: the server does so by itself if the session is lost."""
         raw = self._raw
         until = self._deadlines.after_decision()
         outcome = _ROLLED_BACK
@@ -158,7 +158,7 @@ class MySQLBranch(BranchNamedAtStart):
             self._dialect.rollback(self._driver, raw, until)
         elif raw.started and self._session.is_alive():
             try:
-                # END is refused where the branch can only roll back, and ROLLBACK is not.
+                # END is refused if the branch can only roll back, and ROLLBACK is not.
                 self._session.send(
                     xa.named("end", raw.xid), xa.named("rollback", raw.xid), WARNINGS, raw.let_go_command
                 )

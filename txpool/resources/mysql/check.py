@@ -44,7 +44,7 @@ _KEEP_OUT: Final = (
     "use no SET, temporary tables, locks by GET_LOCK, isolation level or read-only, nor pool.initial-sql; or let url "
     "lead to the server itself"
 )
-_LONGEST_TRANSACTION_SECONDS: Final = 60.0  # assumed where transactions have no timeout
+_LONGEST_TRANSACTION_SECONDS: Final = 60.0  # assumed if transactions have no timeout
 
 
 def findings(settings: DataSourceSettings, driver: MySQLDriver, *, timeout: float | None) -> Iterator[Finding]:
@@ -172,7 +172,7 @@ def _generations(
 
 
 def _registers(raw: MySQLRawConnection, application: MySQLDriver, user: str) -> Iterator[Finding]:
-    """A warning where recovery cannot clean up what Spark's writes have left, as far as the application has any."""
+    """A warning if recovery cannot clean up what Spark's writes have left, as far as the application has any."""
     with suppress(Error, application.module.Error), closing(application.connect_unchecked()) as own:
         names = ", ".join(f"'{name}'" for name in (REGISTER, CREATED))
         query = "select database(), table_name from information_schema.tables where table_schema = database() "
@@ -254,7 +254,7 @@ def _table_of_rows(raw: MySQLRawConnection, driver: MySQLDriver, settings: DataS
 
 
 def _refusal(session: Session, *statements: str) -> tuple[str, Exception] | None:
-    """The session's account and the error, where it may not execute these; they leave nothing behind."""
+    """The session's account and the error, if it may not execute these; they leave nothing behind."""
     session.send("start transaction", *statements, "rollback", "select current_user()")
     *answers, account = session.receive()
     error = next((answer.error for answer in answers if answer.error is not None), None)

@@ -2,7 +2,7 @@
 
 With autocommit off, a statement begins a transaction by itself, also after the user's own COMMIT, after DDL, which
 commits, and after a deadlock, which rolls back. What is committed at the end would then be a part. So txpool sets a
-savepoint at the beginning: where it is gone, the transaction that was begun is gone.
+savepoint at the beginning: if it is gone, the transaction that was begun is gone.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _after_rollback(raw: MySQLRawConnection, ended: bool) -> BranchOutcome:
 
 
 def _may_have_committed(raw: MySQLRawConnection) -> bool:
-    """Whether a part of the local transaction may be committed, where the savepoint was not asked for, nor can be."""
+    """Whether a part of the local transaction may be committed, if the savepoint was not asked for, nor can be."""
     return bool(raw.begun and raw.may_have_committed)
 
 
@@ -144,7 +144,7 @@ def beginning_as(characteristics: Characteristics) -> tuple[str, ...]:
 
 
 def require_begun(raw: MySQLRawConnection) -> None:
-    """`Refused` where the transaction that txpool has begun is not the one that is open now."""
+    """`Refused` if the transaction that txpool has begun is not the one that is open now."""
     if raw.begun:
         raw.session.send(RELEASE)
         (answer,) = raw.session.receive()
@@ -155,7 +155,7 @@ def require_begun(raw: MySQLRawConnection) -> None:
 
 
 def require_released(raw: MySQLRawConnection, answer: Answer) -> None:
-    """`Refused` where the answer to RELEASE says that the transaction which was begun is gone."""
+    """`Refused` if the answer to RELEASE says that the transaction which was begun is gone."""
     if raw.rolled_back:
         raise _rolled_back(raw)
     if answer.code == xa.DEADLOCK:  # by a node of a Galera cluster, for a commit on another node

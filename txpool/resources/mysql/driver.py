@@ -55,12 +55,12 @@ class MySQLDriver(ABC):
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self._settings = settings
         self._recovery = recovery
-        #: The table of its branches' rows, and what deletes them; None where its branches write none.
+        #: The table of its branches' rows, and what deletes them; None if its branches write none.
         self.rows, self.rows_queue = rows_of(settings, self)
         self._always_reset = settings.pool_reset == "always"
         #: Recovery begins as it must.
         self._characteristics = UNSPECIFIED if recovery else settings.characteristics
-        #: This process's token of the server's generation; empty before the first connection, and where it is refused.
+        #: This process's token of the server's generation; empty before the first connection, and if it is refused.
         self._generation = ""
         self.roles = tuple(filter(None, (user_of(settings), settings.recovery_user)))
 
@@ -103,7 +103,7 @@ class MySQLDriver(ABC):
         return raw
 
     def _identify(self, raw: MySQLRawConnection, until: float | None) -> None:
-        """Ask who the server is. ConfigurationError where no branch can be trusted to it."""
+        """Ask who the server is. ConfigurationError if no branch can be trusted to it."""
         # MySQL's greeting does not tell what the server's default is, and mysqlclient believes it.
         server = ask(raw.session, "set autocommit = 1", until=until)
         raw.direct, raw.node, raw.wait_timeout = server.direct, server.node, server.wait_timeout
@@ -225,7 +225,7 @@ class MySQLDriver(ABC):
             other.session.run(f"kill query {raw.session_number}", monotonic() + (timeout or _CANCEL_TIMEOUT))
 
     def begin(self, raw: MySQLRawConnection, label: str = "") -> bool:
-        """Begin the branch or the local transaction, where neither is begun. MariaDB has no name for a session."""
+        """Begin the branch or the local transaction, if neither is begun. MariaDB has no name for a session."""
         if raw.started or raw.begun:
             return True
         try:
@@ -266,7 +266,7 @@ class MySQLDriver(ABC):
             raw.timed_out = True
 
     def ended_by(self, raw: MySQLRawConnection, raw_cursor: Any) -> str | None:
-        """As `Driver.ended_by`. NotSupportedError where the statement has written what no rollback undoes.
+        """As `Driver.ended_by`. NotSupportedError if the statement has written what no rollback undoes.
 
         Once in a transaction: those that follow have done what they should, and whoever repeats them does it twice.
         """

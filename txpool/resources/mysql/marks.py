@@ -24,7 +24,7 @@ _DURABLE: Final = "select @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_bi
 
 
 class MySQLStatements(Marks):
-    """The SQL of a table of marks in MariaDB and MySQL, over any driver. It is of InnoDB: another engine is refused."""
+    """The SQL of a table of marks in MariaDB and MySQL, over any driver. Its engine must be InnoDB."""
 
     made_at_type = "timestamp not null default current_timestamp"
 
@@ -101,7 +101,7 @@ class MySQLMarks(MySQLStatements):
             raise Refused("a table without transactions was written, which no rollback undoes")
         literals = ", ".join(map(session.quoted, row.values()))
         unchecked = bool(identity) and raw.marks_identity != identity
-        # All commands travel together. Where the program has switched autocommit on, its transaction is gone, as
+        # All commands travel together. If the program has switched autocommit on, its transaction is gone, as
         # RELEASE says, and the row would be a decision at once.
         condition = "from dual where @@session.autocommit = 0"
         if unchecked:
@@ -187,7 +187,7 @@ def looking_up(schema: str, name: str) -> str:
 
 
 def require_durable(flush: object, binary_log: object, sync: object) -> None:
-    """ProgrammingError where a COMMIT does not survive a crash: the server's settings can change at any time."""
+    """ProgrammingError if a COMMIT does not survive a crash: the server's settings can change at any time."""
     if str(flush) != "1":
         why = f"innodb_flush_log_at_trx_commit = {flush}"
     elif str(binary_log) in ("1", "ON") and str(sync) != "1":
@@ -198,7 +198,7 @@ def require_durable(flush: object, binary_log: object, sync: object) -> None:
 
 
 def is_hidden(raw: MySQLRawConnection, table: str) -> bool:
-    """Whether a temporary table of this session hides the table. Asked only where the session was changed."""
+    """Whether a temporary table of this session hides the table. Asked only if the session was changed."""
     return raw.changed and _is_temporary(raw.session.run(f"show create table {table}"))
 
 

@@ -26,7 +26,7 @@ DENIED: Final = frozenset({1044, 1142, 1143, 1227})
 
 
 def require_database(raw: MySQLRawConnection, datasource: str) -> str:
-    """The database of the session, quoted for SQL. ProgrammingError where its url names none."""
+    """The database of the session, quoted for SQL. ProgrammingError if its url names none."""
     name: str = raw.database_name
     if not name:
         raise ProgrammingError(
@@ -53,7 +53,7 @@ def create_table(session: Session, name: str, columns: str, *, engine: str = INN
 
 
 def _is_ours(session: Session, name: str, engine: str) -> bool:
-    """Whether the table exists; an error where it is not as `create_table` makes it."""
+    """Whether the table exists; an error if it is not as `create_table` makes it."""
     rows = session.run(
         "select table_type, engine, table_comment from information_schema.tables "
         f"where table_schema = database() and table_name = {session.quoted(name)}"

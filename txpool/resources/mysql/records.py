@@ -97,7 +97,7 @@ class MySQLRecords(RecordsTable):
                 return None
             raise
         finally:
-            with suppress(Exception):  # where the session is lost
+            with suppress(Exception):  # if the session is lost
                 self._wait_for(cursor, former)
         return True
 

@@ -27,7 +27,7 @@ CREATE_GENERATIONS: Final = (
     f"create table if not exists {GENERATIONS_TABLE} (number bigint auto_increment primary key, "
     "token char(24) not null unique) engine=innodb",
 )
-#: How many tokens are kept. Where an older one is asked for, nothing is proven.
+#: How many tokens are kept. If an older one is asked for, nothing is proven.
 _GENERATIONS: Final = 100_000
 _FACTS: Final = (
     f"select @@version, @@server_id, @@log_bin, {SESSION}, concat_ws(' ', @@hostname, @@port, @@datadir), "
@@ -42,7 +42,7 @@ _CLUSTER: Final = (
 #: The first versions in which a prepared branch outlives its session, and is durable.
 OLDEST_MARIADB: Final = (10, 5)
 OLDEST_MYSQL: Final = (8, 0)
-#: Before this MySQL, XA PREPARE is not durable where the server writes the binary log.
+#: Before this MySQL, XA PREPARE is not durable if the server writes the binary log.
 MYSQL_WITH_BINARY_LOG: Final = (8, 0, 30)
 
 
@@ -54,7 +54,7 @@ class Server:
     version: tuple[int, ...]
     binary_log: bool
     galera: bool
-    #: Empty where the role may not read it.
+    #: Empty if the role may not read it.
     identity: str
     #: Which server it is: those of a cluster have one identity.
     node: str
@@ -68,7 +68,7 @@ class Server:
         return f"{'MariaDB' if self.mariadb else 'MySQL'} {'.'.join(map(str, self.version))}"
 
     def why_not_xa(self) -> str:
-        """Why no branch can be trusted to this server; empty where it can."""
+        """Why no branch can be trusted to this server; empty if it can."""
         oldest = OLDEST_MARIADB if self.mariadb else OLDEST_MYSQL
         if self.version < oldest:
             return (
@@ -125,7 +125,7 @@ def ask(session: Session, *ahead: str, until: float | None = None) -> Server:
 
 
 def assign_identity(session: Session, until: float | None = None) -> bool:
-    """Give MariaDB an identity where it has none, outside a transaction; whether that was allowed."""
+    """Give MariaDB an identity if it has none, outside a transaction; whether that was allowed."""
     insert = f"insert ignore into {IDENTITY_TABLE} values (1, '{secrets.token_hex(12)}')"
     session.send(*_writing(*CREATE_IDENTITY, insert))
     return all(answer.error is None for answer in session.receive(until))
@@ -141,7 +141,7 @@ def has_generation(session: Session, token: str, until: float | None = None) -> 
 
 
 def add_generation(session: Session, until: float | None = None) -> str:
-    """Add a token, outside a transaction; empty where that is not allowed."""
+    """Add a token, outside a transaction; empty if that is not allowed."""
     token = secrets.token_hex(12)
     for create in ((), CREATE_GENERATIONS):
         session.send(*_writing(*create, *_add(token)))
@@ -157,14 +157,14 @@ def may_add_generation(session: Session) -> bool:
 
 
 def refusal_of_generation(session: Session) -> Exception | None:
-    """The server's error where a token may not be read, added and deleted; leaves nothing behind."""
+    """The server's error if a token may not be read, added and deleted; leaves nothing behind."""
     look = f"select 1 from {GENERATIONS_TABLE} where token = ''"
     session.send("start transaction read write", *_add("probe"), look, "rollback")
     return next((answer.error for answer in session.receive() if answer.error is not None), None)
 
 
 def refusal_of_identity(session: Session) -> Exception | None:
-    """The server's error where MariaDB's identity may not be read; None where there is none yet, too."""
+    """The server's error if MariaDB's identity may not be read; None if there is none yet, too."""
     session.send(READ_IDENTITY)
     (answer,) = session.receive()
     return answer.error

@@ -1,16 +1,16 @@
 """Staging tables in MariaDB and MySQL, and the register of them, all in the datasource's database.
 
 Spark's tasks write rows into a staging table, and Spark's driver moves them into the target table. A staging table has
-a random name, which is in the register before the table is there, with its transaction. So a table counts only where
+a random name, which is in the register before the table is there, with its transaction. So a table counts only if
 somebody who may write the register has named it, and nobody can make one before us.
 
-Staged rows need not outlive the server: where it has crashed, the write fails. So they are kept in MyISAM, which has no
+Staged rows need not outlive the server: if it has crashed, the write fails. So they are kept in MyISAM, which has no
 log, and takes a third of the time in MariaDB, and half in MySQL. What a crash leaves of such a table proves nothing,
 whatever is counted. But a row in a table of MEMORY, which was there before the first staged row, is gone after any end
 of the server.
 
 DDL commits by itself, so a table that a write creates cannot be a part of its transaction. A row names it, which is
-deleted within the transaction: while the row is there, the table does not count as created. Where the transaction rolls
+deleted within the transaction: while the row is there, the table does not count as created. If the transaction rolls
 back, the table is dropped, unless somebody has written into it. These rows have a table without any further index: the
 transaction locks its row alone, and keeps no other write waiting.
 """
@@ -117,7 +117,7 @@ class MySQLStaging:
     # -- for writes ---------------------------------------------------------------------------------------------
 
     def create(self, table: MySQLStagingTable, columns: Sequence[str]) -> None:
-        """Create the table; `columns` are column definitions in SQL. ProgrammingError where that is not allowed."""
+        """Create the table; `columns` are column definitions in SQL. ProgrammingError if that is not allowed."""
         with self._session() as session, self._explained():
             self._create(session, table, columns)
 
@@ -128,7 +128,7 @@ class MySQLStaging:
             return self._found(session, table) or self._create(session, table, columns)
 
     def found(self, table: MySQLStagingTable) -> MySQLStagingTable:
-        """The staging table that the tasks of this write use. OperationalError where there is none."""
+        """The staging table that the tasks of this write use. OperationalError if there is none."""
         with self._session() as session:
             found = self._found(session, table)
         if found is None:
@@ -141,7 +141,7 @@ class MySQLStaging:
     def create_target(self, table: MySQLStagingTable, name: str, statement: str) -> str:
         """Create the table that a write is to create. It is there at once, and counts once `keep_target` commits.
 
-        Returns what `keep_target` is given. ProgrammingError where the table exists, or may not be created.
+        Returns what `keep_target` is given. ProgrammingError if the table exists, or may not be created.
         """
         with self._session() as session, self._explained():
             create_table(session, CREATED, _CREATED_COLUMNS)
@@ -257,7 +257,7 @@ def _needs_no_log(session: DriverSession) -> bool:
 
 
 def require_kept(cursor: SqlCursor, table: MySQLStagingTable) -> None:
-    """OperationalError where a server has crashed, or is another one, since the table was made without a log.
+    """OperationalError if a server has crashed, or is another one, since the table was made without a log.
 
     The cursor's session stays with the server that has answered here: what it reads of the table is what was written.
     """
@@ -272,9 +272,9 @@ def require_kept(cursor: SqlCursor, table: MySQLStagingTable) -> None:
 
 
 def _engine_of(cursor: SqlCursor, table: MySQLStagingTable) -> str:
-    """The engine of a staging table; empty where it is gone."""
+    """The engine of a staging table; empty if it is gone."""
     raw = raw_of(cursor)
-    if raw.is_mariadb:  # where sql_mode may take the engine out of SHOW CREATE TABLE
+    if raw.is_mariadb:  # if sql_mode may take the engine out of SHOW CREATE TABLE
         cursor.execute(
             "select engine from information_schema.tables where table_schema = %s and table_name = %s",
             [raw.database_name, f"{PREFIX}{table.id}"],
@@ -303,7 +303,7 @@ def keep_target(cursor: SqlCursor, number: str) -> None:
 
 
 def creator_of(cursor: SqlCursor, name: str) -> str | None:
-    """The transaction that has created the table, and has not committed; None where there is none."""
+    """The transaction that has created the table, and has not committed; None if there is none."""
     try:
         cursor.execute(f"select gtrid from {database_of(cursor)}.{CREATED} where target = %s", [name.encode()])
     except Exception as error:
@@ -315,7 +315,7 @@ def creator_of(cursor: SqlCursor, name: str) -> str | None:
 
 
 def _read(session: Session, statement: str) -> tuple[Any, ...]:
-    """The rows that a statement returns; none where there is no such table, or it may not be used."""
+    """The rows that a statement returns; none if there is no such table, or it may not be used."""
     try:
         return session.run(statement)
     except Exception as error:

@@ -53,15 +53,15 @@ class MySQLRawConnection:
     def __init__(self, **options: Any) -> None:
         #: Whether the server is MariaDB, and not MySQL.
         self.is_mariadb = True
-        #: The server's identity; empty where it is not known.
+        #: The server's identity; empty if it is not known.
         self.identity = ""
-        #: The number that the client was greeted with: the session's on the server, where no pooler is in between.
+        #: The number that the client was greeted with: the session's on the server, if no pooler is in between.
         self.session_number = 0
         #: Which server it leads to.
         self.node = ""
         #: The server's session is the greeted one.
         self.direct = True
-        #: The token that its process has added to the server's; empty where it has none.
+        #: The token that its process has added to the server's; empty if it has none.
         self.generation = ""
         #: Empty: the server does not tell who has prepared a branch.
         self.role = ""
@@ -75,7 +75,7 @@ class MySQLRawConnection:
         self.xid: Xid | None = None
         #: XA START was sent, and the branch has not ended.
         self.started = False
-        #: XA START where it is not sent yet, and goes ahead of the next command, in its message.
+        #: XA START if it is not sent yet, and goes ahead of the next command, in its message.
         self.ahead = ""
         #: The local transaction was begun by txpool, which has set a savepoint at its beginning.
         self.begun = False
@@ -85,7 +85,7 @@ class MySQLRawConnection:
         self.unrollable = False
         #: The statement that wrote there has raised that; the ones that follow do not.
         self.unrollable_told = False
-        #: Why the server has rolled the open transaction back by itself; empty where it has not.
+        #: Why the server has rolled the open transaction back by itself; empty if it has not.
         self.rolled_back = ""
         #: A statement of the open transaction has waited too long for a lock: the server may roll all back.
         self.timed_out = False
@@ -98,7 +98,7 @@ class MySQLRawConnection:
         self.characteristics = UNSPECIFIED
         #: The driver's own initial command.
         self.init_command: str | None = None
-        #: The wait_timeout that the session began with, in seconds; 0 where it is not known.
+        #: The wait_timeout that the session began with, in seconds; 0 if it is not known.
         self.wait_timeout = 0
         #: The SQL that the session began with, and that a reset runs again.
         self.initial_sql = ""
@@ -109,7 +109,7 @@ class MySQLRawConnection:
     def note_statement(self, sql: object) -> None:
         """Note what a statement of the program's own may leave behind, by its text.
 
-        ProgrammingError where it is an XA command inside a branch.
+        ProgrammingError if it is an XA command inside a branch.
         """
         text = text_of(sql)
         if self.started and commands_branch(text):
@@ -140,7 +140,7 @@ class MySQLRawConnection:
         raise NotImplementedError
 
     def run_ahead(self) -> None:
-        """Execute by itself what goes ahead. Where it is refused, the connection is closed: nothing may follow it."""
+        """Execute by itself what goes ahead. If it is refused, the connection is closed: nothing may follow it."""
         self.session.run("do 0")
 
     @property

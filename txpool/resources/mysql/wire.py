@@ -30,7 +30,7 @@ class Answer:
 
     @property
     def code(self) -> int:
-        """The error's number; 0 where there is none."""
+        """The error's number; 0 if there is none."""
         return 0 if self.error is None else code_of(self.error)
 
 
@@ -54,14 +54,14 @@ class Session(Protocol):
         """Whether the connection is open and in step, as far as is known without waiting."""
 
     def send(self, *statements: str) -> None:
-        """Send without waiting. The driver's OperationalError where the connection is lost."""
+        """Send without waiting. The driver's OperationalError if the connection is lost."""
 
     def receive(self, until: float | None = None) -> list[Answer]:
         """The answers to all that was sent, in order. An error of the server is an answer; a lost connection raises.
 
-        Where what went ahead is refused, its error is each answer, and the connection is closed.
+        If what went ahead is refused, its error is each answer, and the connection is closed.
 
-        `ReplyTimeout` where they have not come at `until`, by the monotonic clock. After an exception the connection is
+        `ReplyTimeout` if they have not come at `until`, by the monotonic clock. After an exception the connection is
         closed.
         """
 
@@ -69,7 +69,7 @@ class Session(Protocol):
         """Send one and receive; its rows. Raises the server's error."""
 
     def ping(self, until: float | None, timeout: float | None) -> None:
-        """Raise where the connection is dead; TimeoutError at `until`, which is `timeout` seconds after the start."""
+        """Raise if the connection is dead; TimeoutError at `until`, which is `timeout` seconds after the start."""
 
     def quoted(self, text: str) -> str:
         """The text as an SQL literal."""
@@ -83,7 +83,7 @@ class DriverSession(Session, Protocol):
 
 
 def after_what_went_ahead(raw: MySQLRawConnection, answers: list[Answer]) -> list[Answer]:
-    """The answers without the first. Where that is an error, nothing may stay of the others, and it is each of them."""
+    """The answers without the first. If that is an error, nothing may stay of the others, and it is each of them."""
     ahead, *rest = answers
     if ahead.error is None:
         return rest
@@ -97,7 +97,7 @@ def tells_that_rows_stay(warnings: Answer) -> bool:
 
 
 def code_of(error: BaseException) -> int:
-    """The number of a driver's error; -1 where it has none."""
+    """The number of a driver's error; -1 if it has none."""
     code = error.args[0] if error.args else None
     return code if isinstance(code, int) else -1
 

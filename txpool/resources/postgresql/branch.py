@@ -65,11 +65,11 @@ class PostgreSQLBranch(XABranch):
     def __init__(
         self, datasource: str, driver: RowsDriver, raw: PsycopgRawConnection, deadlines: Deadlines = NO_DEADLINES
     ) -> None:
-        """Errors: as `BranchRows.evidence`, where it writes a row before its PREPARE."""
+        """Errors: as `BranchRows.evidence`, if it writes a row before its PREPARE."""
         LocalTransaction.__init__(self, datasource, driver, raw, deadlines)  # super() costs more than all the rest here
         self._prepare = UNSENT
         self._evidence = _NO_EVIDENCE  # until PREPARE is answered
-        #: What deletes its row; None where it writes none.
+        #: What deletes its row; None if it writes none.
         self.rows_queue: RowsQueue | None = driver.rows_queue
         if self.rows_queue is not None:
             self._evidence = driver.rows.evidence(raw)
@@ -167,7 +167,7 @@ class PostgreSQLBranch(XABranch):
             if owner is not None and database is not None:
                 error.add_note(
                     f"{self._xid.joined} is prepared already in database {database.decode()}, and belongs to "
-                    f"the role {owner.decode()}. Where that role is not this application's, an administrator of the "
+                    f"the role {owner.decode()}. If that role is not this application's, an administrator of the "
                     "server has to roll it back"
                 )
 

@@ -106,7 +106,7 @@ class PostgreSQLRecords(RecordsTable):
         try:
             free = super().insert(cursor, record, lock_timeout)
         except psycopg.Error as error:
-            with suppress(psycopg.Error):  # where the session is lost
+            with suppress(psycopg.Error):  # if the session is lost
                 cursor.execute("rollback to savepoint txpool_claim")
             if isinstance(error, psycopg.errors.LockNotAvailable):
                 return None
@@ -121,7 +121,7 @@ class PostgreSQLRecords(RecordsTable):
 def create_table(cursor: SqlCursor, table: str, columns: str) -> None:
     """Create a table in the schema of txpool's tables, if it does not exist.
 
-    OperationalError where another role owns it; NotSupportedError where a later version has written it.
+    OperationalError if another role owns it; NotSupportedError if a later version has written it.
     """
     cursor.execute(f"create table if not exists {table} ({columns})")
     require_relations(cursor, table)

@@ -56,7 +56,7 @@ class PostgreSQLStagingTable:
 
     @classmethod
     def parse(cls, name: str) -> PostgreSQLStagingTable | None:
-        """The staging table of this name; None where the name is not exactly a staging table's."""
+        """The staging table of this name; None if the name is not exactly a staging table's."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None
@@ -95,7 +95,7 @@ class Staging:
             raw.execute(f"create unlogged table {table.name} ({', '.join(columns)}) with (autovacuum_enabled = off)")
 
     def ensure(self, table: PostgreSQLStagingTable, columns: Sequence[str]) -> PostgreSQLStagingTable:
-        """Create the table, if it does not exist; OperationalError where another role owns the one that does."""
+        """Create the table, if it does not exist; OperationalError if another role owns the one that does."""
         with suppress(*MADE_MEANWHILE):
             self.create(table, columns)
             return table
@@ -136,9 +136,9 @@ class Staging:
 
 
 def create_schema(raw: PsycopgRawConnection, roles: Collection[str] = ()) -> None:
-    """Create the schema of txpool's tables, if it does not exist; OperationalError where another role owns it.
+    """Create the schema of txpool's tables, if it does not exist; OperationalError if another role owns it.
 
-    Where the role may not create it, the driver's error has a note that says what to do.
+    If the role may not create it, the driver's error has a note that says what to do.
     """
     ((exists,),) = raw.execute(_HAS_SCHEMA).fetchall()
     if not exists:

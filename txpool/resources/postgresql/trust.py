@@ -119,7 +119,7 @@ _RELATIONS: LiteralString = qualified(
             and not (d.refclassid = 'pg_class'::regclass::oid and d.refobjid = any (select oid from it)))
 """
 )
-# Executed only where the last part has found something: the planner may JIT-compile it, which takes longest of all.
+# Executed only if the last part has found something: the planner may JIT-compile it, which takes longest of all.
 _CALLED: LiteralString = qualified(
     f"""
     with recursive {OUR_ROLES}, {_ATTACHED},
@@ -191,13 +191,13 @@ class TrustFault:
 
     found: str
     do: str
-    #: The role that is not trusted; empty where the fault is another.
+    #: The role that is not trusted; empty if the fault is another.
     owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TableWriter:
-    """A role that is not trusted and may write a table; `role` is PUBLIC where every role may."""
+    """A role that is not trusted and may write a table; `role` is PUBLIC if every role may."""
 
     table: str
     role: str
@@ -205,7 +205,7 @@ class TableWriter:
 
 
 def schema_faults(cursor: Executes, schema: str, *, roles: Collection[str] = ()) -> list[TrustFault]:
-    """The faults of a schema; none where it does not exist. `roles` are trusted beside the session's own."""
+    """The faults of a schema; none if it does not exist. `roles` are trusted beside the session's own."""
     rows = cursor.execute(_SCHEMA, {"schema": schema, "roles": [*roles]}).fetchall()
     return [_fault(_FaultRow(*row)) for row in rows]
 
@@ -213,7 +213,7 @@ def schema_faults(cursor: Executes, schema: str, *, roles: Collection[str] = ())
 def relation_faults(
     cursor: Executes, relations: Sequence[str], *, roles: Collection[str] = (), types: bool = True
 ) -> list[TrustFault]:
-    """The faults of tables, with their schemas, triggers, defaults and the like; none where a table does not exist.
+    """The faults of tables, with their schemas, triggers, defaults and the like; none if a table does not exist.
 
     Names are looked up on the search path. Without `types` the owners of the columns' types are not checked.
     """
@@ -241,12 +241,12 @@ def creators(cursor: Executes, *, roles: Collection[str] = ()) -> list[tuple[str
 
 
 def require_schema(cursor: Executes, schema: str, *, roles: Collection[str] = ()) -> None:
-    """Raise OperationalError where the schema is not trusted."""
+    """Raise OperationalError if the schema is not trusted."""
     _require(schema_faults(cursor, schema, roles=roles))
 
 
 def require_relations(cursor: Executes, *relations: str, roles: Collection[str] = (), types: bool = True) -> None:
-    """Raise OperationalError where a table is not trusted."""
+    """Raise OperationalError if a table is not trusted."""
     _require(relation_faults(cursor, relations, roles=roles, types=types))
 
 
@@ -278,7 +278,7 @@ class _FaultRow(NamedTuple):
     """A fault as the queries return it."""
 
     sort: str
-    #: The table or schema, quoted where SQL needs it.
+    #: The table or schema, quoted if SQL needs it.
     name: str
     #: Its relkind, the trigger or the like that belongs to it, or its parent or child table.
     what: str
@@ -308,5 +308,5 @@ def _fault(row: _FaultRow) -> TrustFault:
         case _:
             kind = "schema" if row.sort == "schema" else _KINDS.get(what, "relation")
             found, do = f"{kind} {name} belongs to {owner}", f"ALTER {kind.upper()} {name} OWNER TO {row.user};"
-            do = f"drop it; or, where you know who has created it and what for, {do}"
+            do = f"drop it; or, if you know who has created it and what for, {do}"
     return TrustFault(found, do or "try again", owner)

@@ -151,7 +151,7 @@ class TableDialect(Protocol):
         """Why tasks cannot write into the table itself; None if they can."""
 
     def why_direct_failed(self, error: BaseException | None) -> str | None:
-        """Why tasks could not write into the table itself, where a staged write may be possible; else None."""
+        """Why tasks could not write into the table itself, if a staged write may be possible; else None."""
 
     def is_written_by(self, connection: PEP249Connection, name: str) -> bool:
         """Whether the connection's transaction may hold a lock for which other writers of the table have to wait.
@@ -178,7 +178,7 @@ class TableDialect(Protocol):
     ) -> TaskCopy:
         """What writes into the table itself. `label` is the session's name while it runs.
 
-        Where nothing but a timeout shows that tasks wait for each other, it is `lock_seconds`; None is the session's.
+        If nothing but a timeout shows that tasks wait for each other, it is `lock_seconds`; None is the session's.
         """
 
     def copy_staged(self, datasource: str, table: Any, layout: Layout, label: str) -> TaskCopy:
@@ -199,10 +199,10 @@ class TableDialect(Protocol):
     def watch(
         self, transaction: Transaction, write: int, sources: Sequence[DataSource], job: TaggedJob | None = None
     ) -> AbstractContextManager[object]:
-        """For the length of a block: ends a wait of the transaction for itself, where the database does not."""
+        """For the length of a block: ends a wait of the transaction for itself, if the database does not."""
 
     def running(self, connection: PEP249Connection, label: str) -> tuple[int, int]:
-        """The rows and bytes that the server has received of writes that have not ended; 0 where it does not tell."""
+        """The rows and bytes that the server has received of writes that have not ended; 0 if it does not tell."""
 
 
 def require_not_alone(source: DataSource) -> None:

@@ -116,7 +116,7 @@ def must_count(df: DataFrame) -> bool:
 def fingerprint(df: DataFrame, *, by_file: bool = False) -> str:
     """A digest of a DataFrame's schema, its plan, and the folders that it reads.
 
-    With `by_file`, of each file as well, by its name, length and time of modification: where a rerun goes on with a
+    With `by_file`, of each file as well, by its name, length and time of modification: if a rerun goes on with a
     part of the data, the rest must be the same.
     """
     plan = _VOLATILE.sub("", df._jdf.queryExecution().analyzed().toString())

@@ -112,7 +112,7 @@ class ProgressReporter(BackgroundThread):
 class CopyProgress:
     """Measures the progress of tasks that write.
 
-    Writes that run are measured by the server, where it tells (PostgreSQL's pg_stat_progress_copy). If it does not
+    Writes that run are measured by the server, if it tells (PostgreSQL's pg_stat_progress_copy). If it does not
     answer, only finished partitions count.
     """
 

@@ -52,7 +52,7 @@ class StagedCopy:
     datasources: TaskDatasources
     gtrid: str
     write: int
-    #: Where tasks create the staging table: called with the connection, it returns what is used in place of `copy`.
+    #: If tasks create the staging table: called with the connection, it returns what is used in place of `copy`.
     prepare: Callable[[Any], TaskCopy] | None = None
     #: The trace of the transaction that is ambient when the task is created.
     trace: TaskTrace = field(default_factory=ambient_trace)

@@ -1,6 +1,6 @@
 """Branches by javax.transaction.xa.XAResource, as X/Open has them: Derby, MariaDB, and all without a file here.
 
-`prepare` says 0 or XA_RDONLY also where a statement has failed. So neither is a yes then: `failures_doom`.
+`prepare` says 0 or XA_RDONLY also if a statement has failed. So neither is a yes then: `failures_doom`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class DatabaseByXA(Database):
 
     def begin_again(
         self, raw: XaConnection
-    ) -> None:  # where a savepoint is gone, so is the transaction that it was set in
+    ) -> None:  # if a savepoint is gone, so is the transaction that it was set in
         raw.savepoint = call(raw.java.setSavepoint, _SAVEPOINT)
 
     def start(self, raw: XaConnection, xid: Xid) -> None:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class Server:
     """Who a session's server is."""
 
-    #: The identity of server and database; empty where it is not told.
+    #: The identity of server and database; empty if it is not told.
     identity: str = ""
-    #: What changes where it has failed over or was restored; empty where it is not told.
+    #: What changes if it has failed over or was restored; empty if it is not told.
     generation: str = ""
-    #: The server's number of the login role; empty where it has none.
+    #: The server's number of the login role; empty if it has none.
     role: str = ""
 
 
@@ -50,7 +50,7 @@ class Database(ABC):
     products: ClassVar[tuple[str, ...]] = ()
     #: How it reads SQL text.
     sql: ClassVar[SqlDialect] = OTHER
-    #: How its table of marks is written; None where that is not proven.
+    #: How its table of marks is written; None if that is not proven.
     marks: ClassVar[JdbcMarks | None] = None
     #: Whether a session that is closed takes what it has prepared along: it stays open until phase two.
     keeps_open: ClassVar[bool] = False
@@ -73,11 +73,11 @@ class Database(ABC):
         """Log once what follows from an identity or a generation that this role cannot keep."""
 
     def why_not_xa(self, raw: XaConnection) -> str:
-        """Why no branch can be trusted to this session; empty where it can."""
+        """Why no branch can be trusted to this session; empty if it can."""
         return ""
 
     def role_of(self, raw: XaConnection, user: str) -> str:
-        """The server's number of a role; empty where it has none."""
+        """The server's number of a role; empty if it has none."""
         return ""
 
     def lock_holders(self, raw: XaConnection, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
@@ -92,10 +92,10 @@ class Database(ABC):
 
     @abstractmethod
     def require_begun(self, raw: XaConnection) -> None:
-        """`Refused` where the transaction that `begin` has begun is not the one that is open now."""
+        """`Refused` if the transaction that `begin` has begun is not the one that is open now."""
 
     def begin_again(self, raw: XaConnection) -> None:
-        """After `require_begun`, where more statements follow: that may have used up what it looks at."""
+        """After `require_begun`, if more statements follow: that may have used up what it looks at."""
 
     def may_commit(self, raw: XaConnection, statement: str) -> bool:
         """Whether a user's statement may have committed a part of the open transaction, as far as its text shows it."""
@@ -124,7 +124,7 @@ class Database(ABC):
 
     @abstractmethod
     def prepare(self, raw: XaConnection, xid: Xid) -> Vote:
-        """End and prepare the branch. `Refused` where nothing is prepared, nor ever will be; else nobody knows."""
+        """End and prepare the branch. `Refused` if nothing is prepared, nor ever will be; else nobody knows."""
 
     @abstractmethod
     def leave(self, raw: XaConnection, xid: Xid) -> None:
@@ -136,24 +136,24 @@ class Database(ABC):
 
     @abstractmethod
     def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
-        """Commit or roll back a prepared branch; `own` where this session has prepared it. Errors: no reply."""
+        """Commit or roll back a prepared branch; `own` if this session has prepared it. Errors: no reply."""
 
     def forget(self, raw: XaConnection, xid: Xid) -> None:
         """Let the database forget a branch that it had ended by itself. The driver's error."""
 
     @abstractmethod
     def listed(self, raw: XaConnection) -> list[PreparedBranch]:
-        """The prepared branches of txpool's form, each once. The driver's error where not all can be listed."""
+        """The prepared branches of txpool's form, each once. The driver's error if not all can be listed."""
 
     def names(self, raw: XaConnection) -> set[str]:
-        """The names of all that is prepared, other products' too, where a session must stay open for it."""
+        """The names of all that is prepared, other products' too, if a session must stay open for it."""
         return {each.xid.joined for each in self.listed(raw)}
 
     def before_finishing(self, raw: XaConnection) -> None:
         """Prepare a session of recovery's for `finish`."""
 
     def status_of(self, raw: XaConnection, record: BranchRecord) -> BranchOutcome | None:
-        """How the server shows that a branch has ended; None where it does not."""
+        """How the server shows that a branch has ended; None if it does not."""
         return None
 
     def is_same_generation(self, raw: XaConnection, record: BranchRecord) -> bool:
@@ -165,7 +165,7 @@ class Database(ABC):
         return False
 
     def add_generation(self, raw: XaConnection) -> str:
-        """Add a generation of this process's own, in autocommit mode; empty where that is not possible."""
+        """Add a generation of this process's own, in autocommit mode; empty if that is not possible."""
         return ""
 
     def wrote_nothing(self, record: BranchRecord) -> bool:

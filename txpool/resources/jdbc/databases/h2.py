@@ -1,8 +1,8 @@
 """H2: PREPARE COMMIT by SQL.
 
 H2 takes a COMMIT and DDL inside a transaction without a word. So each transaction begins with a row of its own, and the
-transaction's id then tells whether it is still the same one. Where branches are prepared, that row is written and
-deleted in a table of txpool's. One in a temporary table would break the file: where a prepared transaction has written
+transaction's id then tells whether it is still the same one. If branches are prepared, that row is written and
+deleted in a table of txpool's. One in a temporary table would break the file: if a prepared transaction has written
 to one, H2 cannot read its undo log from the second start after a crash on, and never opens the file again.
 
 A session that is closed takes what it has prepared along: it stays open until phase two. A COMMIT is not on the disk
@@ -140,7 +140,7 @@ class H2(DatabaseBySQL):
             raise Refused(f"{xid.joined} is prepared already")
         if temporary:
             raise Refused(
-                f"its session has the temporary table {temporary[0][0]}. H2 may never open its file again where it "
+                f"its session has the temporary table {temporary[0][0]}. H2 may never open its file again if it "
                 "crashes while a branch is prepared that has written to one: drop it, or write mode = cmr"
             )
         raw.run(f"prepare commit {_quoted(xid.joined)}").close()

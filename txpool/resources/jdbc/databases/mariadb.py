@@ -158,7 +158,7 @@ class MySQLSession:
 
 
 def _greeted(java: Any) -> int | None:
-    """The number that the driver was greeted with; None where it does not tell."""
+    """The number that the driver was greeted with; None if it does not tell."""
     for name in ("getThreadId", "getId"):  # MariaDB's driver, and MySQL's
         method = getattr(java, name, None)
         if method is not None:

@@ -29,7 +29,7 @@ CREATE: Final = (
 
 
 def identity(raw: XaConnection, *, writes: bool) -> str:
-    """The database's identity; empty where it has none, or where this role may not read it. In autocommit mode."""
+    """The database's identity; empty if it has none, or if this role may not read it. In autocommit mode."""
     found = _first(raw, _IDENTITY)
     if found is None and writes:
         for statement in CREATE:
@@ -48,7 +48,7 @@ def has_generation(raw: XaConnection, token: str) -> bool:
 
 
 def add_generation(raw: XaConnection) -> str:
-    """Add a token, in autocommit mode; empty where that is not allowed."""
+    """Add a token, in autocommit mode; empty if that is not allowed."""
     token = secrets.token_hex(12)
     try:
         raw.run(_ADD_TOKEN, [token]).close()

@@ -1,6 +1,6 @@
 """PostgreSQL: PREPARE TRANSACTION by SQL, under the name that psycopg's branches have as well.
 
-pgJDBC's XAResource would prepare under another name, and answers 0 where nothing is prepared. So it is left alone, and
+pgJDBC's XAResource would prepare under another name, and answers 0 if nothing is prepared. So it is left alone, and
 the server is asked as psycopg's branches ask it: either driver recovers what the other has prepared. What pgJDBC itself
 has prepared under a name of txpool's form is listed and ended as well.
 
@@ -190,7 +190,7 @@ def encoded(xid: Xid) -> str:
 
 
 def _decoded(gid: str) -> str:
-    """Such a name as txpool writes it; empty where it is none of txpool's."""
+    """Such a name as txpool writes it; empty if it is none of txpool's."""
     found = _ENCODED.fullmatch(gid)
     if found is None:
         return ""

@@ -95,7 +95,7 @@ def _identity(raw: MySQLRawConnection, facts: Server) -> Iterator[Finding]:
 
 
 def _accounts(raw: MySQLRawConnection) -> Iterator[Finding]:
-    """Who else may write the log, where this account may read that."""
+    """Who else may write the log, if this account may read that."""
     names = ", ".join(f"'{name}'" for name in TABLES)
     writes = "privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'DROP', 'ALTER', 'TRIGGER')"
     with suppress(Exception):  # an account that may not read the privileges of others sees its own alone

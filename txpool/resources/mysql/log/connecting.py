@@ -43,7 +43,7 @@ _MARIADB_SESSION: Final = (
 
 
 def find_driver() -> type[MySQLDriver]:
-    """The driver that is installed. ConfigurationError where none is."""
+    """The driver that is installed. ConfigurationError if none is."""
     for where, _ in DRIVERS:
         module, _, name = where.partition(":")
         with suppress(ImportError):

@@ -73,5 +73,5 @@ def _is_on(value: str) -> bool:
 
 
 def as_text(value: Any) -> Any:
-    """mysqlclient has bytes where a column's text compares by its bytes."""
+    """mysqlclient has bytes if a column's text compares by its bytes."""
     return value.decode() if isinstance(value, bytes) else value

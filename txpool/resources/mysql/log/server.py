@@ -85,7 +85,7 @@ class MySQLLogServer(LogServer):
         return without_secrets(lambda: self._connecting.connect(password, timeout), self.name, [self._password])
 
     def _require_durable(self, raw: MySQLRawConnection) -> None:
-        """LogError where what is written here may be lost, or does not hold for all who share the log."""
+        """LogError if what is written here may be lost, or does not hold for all who share the log."""
         why_not = next(iter(why_nots(ask(raw.session, until=raw.until), settings_of(raw, raw.until))), None)
         if why_not is not None:
             found, why, do = why_not
@@ -188,7 +188,7 @@ class MySQLLogServer(LogServer):
             if found and "txpool_meta" not in found and "txpool_meta" not in self._tables(raw):
                 raise LogError(
                     f"{self.name} has lost its table txpool_meta, and {', '.join(sorted(found))} already exists there: "
-                    "nothing done. Restore it, or drop the others where nothing of theirs is in doubt"
+                    "nothing done. Restore it, or drop the others if nothing of theirs is in doubt"
                 )
             for statement in SCHEMA:
                 raw.session.run(statement)
@@ -220,7 +220,7 @@ class MySQLLogServer(LogServer):
             return False
 
     def require_ours(self, raw: MySQLRawConnection) -> None:
-        """LogError where a table is lacking or has no transactions, or another account's trigger is on it.
+        """LogError if a table is lacking or has no transactions, or another account's trigger is on it.
 
         A table has no owner here: who may make one in the log's database is trusted.
         """

@@ -87,7 +87,7 @@ STATEMENTS: Final = Statements(
 _NAME: Final = "varchar(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
 _TEXT: Final = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 _ENGINE: Final = "ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
-#: Its tables, the first one first: where it has no row, the others are still to be made. Names compare by their bytes.
+#: Its tables, the first one first: if it has no row, the others are still to be made. Names compare by their bytes.
 SCHEMA: Final = (
     f"CREATE TABLE IF NOT EXISTS txpool_meta (name {_NAME} PRIMARY KEY, value varchar(255) {_TEXT} NOT NULL) {_ENGINE}",
     f"""CREATE TABLE IF NOT EXISTS txpool_incarnations (name {_NAME} PRIMARY KEY, node {_NAME}, lease {_NAME},

@@ -19,7 +19,7 @@ from txpool.resources.mysql.mysqlclient.connection import MySQLdbConnection
 from txpool.resources.mysql.mysqlclient.session import MySQLdbSession, SteppedMySQLdbSession
 
 _WHOLE_SECONDS: Final = ("connect_timeout", "read_timeout", "write_timeout")
-#: The client's library opens another session in silence where this one is lost: what follows would commit by itself.
+#: The client's library opens another session in silence if this one is lost: what follows would commit by itself.
 _RECONNECTS: Final = re.compile(r"^\s*reconnect\s*=\s*(?:[1-9]|on|true|yes)", re.I | re.M)
 
 
@@ -55,7 +55,7 @@ class MySQLdbDriver(MySQLDriver):
 
 
 def _require_no_reconnect(file: str) -> None:
-    """ConfigurationError where an option file switches that on; the files that it includes are not looked at."""
+    """ConfigurationError if an option file switches that on; the files that it includes are not looked at."""
     with suppress(OSError):  # the library does not mind, either
         if file and _RECONNECTS.search(Path(file).read_text(errors="replace")):
             raise ConfigurationError(

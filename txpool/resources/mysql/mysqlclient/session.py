@@ -1,7 +1,7 @@
 """The session of mysqlclient's connection: txpool's own commands, several in one message, and their answers.
 
 mysqlclient cannot send a command before the one before is answered. So of several commands, those that take no time are
-answered first, and the one that waits for the disk is on its way when `send` returns. Where the session takes several
+answered first, and the one that waits for the disk is on its way when `send` returns. If the session takes several
 statements in one message, as it does by default (multi_statements), they share one round trip.
 """
 

@@ -2,7 +2,7 @@
 
 A command may be interrupted between any two bytecodes, after it was sent and before its answer was read. The next
 command would take that answer for its own. So each connection counts the answers that are not read yet, and is closed
-where a command would meet one.
+if a command would meet one.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class PyMySQLConnection(MySQLRawConnection, RowsConnection):
 
     @property
     def database_name(self) -> str:
-        """The database that the session began in; empty where it began in none."""
+        """The database that the session began in; empty if it began in none."""
         name = self.db
         return name.decode() if isinstance(name, bytes) else name or ""
 
@@ -156,7 +156,7 @@ class PyMySQLConnection(MySQLRawConnection, RowsConnection):
     def _read_ahead(self) -> None:
         """Read the answer to what went ahead of a statement.
 
-        Where it is an error, the statement was executed all the same, in a local transaction. The connection is closed,
+        If it is an error, the statement was executed all the same, in a local transaction. The connection is closed,
         so that the server rolls it back.
         """
         if not self.read_oks(1):
@@ -176,7 +176,7 @@ class PyMySQLConnection(MySQLRawConnection, RowsConnection):
         self._result = None
         result = _Result(self)
         try:
-            # Where several results answer one command, the numbers of their packets go on.
+            # If several results answer one command, the numbers of their packets go on.
             oks = self.read_oks(1) if self._next_seq_id == 1 else ()
             if oks:
                 result.take(*oks)
@@ -223,7 +223,7 @@ class PyMySQLConnection(MySQLRawConnection, RowsConnection):
         self.unread = 0
 
     def finish_results(self) -> None:
-        """Read what is left of the last result; close the connection where an answer was left unread."""
+        """Read what is left of the last result; close the connection if an answer was left unread."""
         if self.unread:
             self._force_close()
             raise pymysql.OperationalError(CR.CR_COMMANDS_OUT_OF_SYNC, _INTERRUPTED)
@@ -240,7 +240,7 @@ class PyMySQLConnection(MySQLRawConnection, RowsConnection):
         self._result = None
 
     def close(self) -> None:
-        """As PyMySQL's; also of one that is closed, where an error here would take the place of what has closed it."""
+        """As PyMySQL's; also of one that is closed, if an error here would take the place of what has closed it."""
         if not self._closed:
             super().close()
 

@@ -92,7 +92,7 @@ def table(
     missing: str,
     holds: str = DECISIONS,
 ) -> Iterator[Finding]:
-    """What is wrong with a table whose rows are decisions; `missing` is the advice where there is no such table."""
+    """What is wrong with a table whose rows are decisions; `missing` is the advice if there is no such table."""
     try:
         row = raw.execute(_TABLE, {"table": name, "key": sorted(key)}).fetchone()
     except psycopg.errors.InsufficientPrivilege:
@@ -104,7 +104,7 @@ def table(
             "table",
             f"there is no table {name} that {user} can see",
             holds,
-            f"{missing}; where the table exists, GRANT USAGE ON SCHEMA {schema} TO {quoted(user)};",
+            f"{missing}; if the table exists, GRANT USAGE ON SCHEMA {schema} TO {quoted(user)};",
         )
         return
     oid, schema, relation, kind, persistence, row_security, usage, present, has_key = row

@@ -66,7 +66,7 @@ def findings(
 
 
 def _of_other_roles(settings: DataSourceSettings, recovery: str) -> Iterator[Finding]:
-    """A failure where roles that are not trusted have prepared branches with xids of txpool's form."""
+    """A failure if roles that are not trusted have prepared branches with xids of txpool's form."""
     manager = PostgreSQLBranchRecovery(settings.name, make_driver(settings), owners=settings.prepared_owners)
     listed = [branch for branch in manager.recover() if not branch.elsewhere and branch.xid.node != NODE]
     others = sorted({branch.owner or "a role that is gone" for branch in listed if not branch.prepared_by(())})
@@ -76,7 +76,7 @@ def _of_other_roles(settings: DataSourceSettings, recovery: str) -> Iterator[Fin
             f"branches of txpool here were prepared by {', '.join(others)}, and recovery connects as {recovery}",
             "the name of a branch proves nothing: recovery leaves branches of other roles prepared, with their locks, "
             "whatever user it connects as",
-            f"where that role is this application's, write prepared.owners = {', '.join(others)}; otherwise revoke its "
+            f"if that role is this application's, write prepared.owners = {', '.join(others)}; otherwise revoke its "
             "right to connect, and let an administrator roll back what it has prepared",
         )
 

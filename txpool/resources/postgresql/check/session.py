@@ -31,7 +31,7 @@ _NAMED = 5
 
 
 def findings(raw: PsycopgRawConnection, settings: DataSourceSettings) -> Iterator[Finding]:
-    """A finding where the database has such functions, and the pool does not reset each session."""
+    """A finding if the database has such functions, and the pool does not reset each session."""
     if settings.pool_reset == "always":
         return
     names = [

@@ -26,7 +26,7 @@ _ANYBODY_CONNECTS = qualified("select has_database_privilege('public'::name, cur
 
 
 def owners(raw: PsycopgRawConnection, tables: Sequence[str], roles: Collection[str], why: str) -> Iterator[Finding]:
-    """Failures where a table or its schema is not trusted, looked up on the search path; `why` is for each of them."""
+    """Failures if a table or its schema is not trusted, looked up on the search path; `why` is for each of them."""
     with suppress(psycopg.errors.InsufficientPrivilege):  # the findings about the table say what to grant
         yield from _failures(relation_faults(raw, tables, roles=roles), why)
 
@@ -49,7 +49,7 @@ def grants(raw: PsycopgRawConnection, tables: Sequence[str], roles: Collection[s
 
 
 def spark(raw: PsycopgRawConnection, roles: Collection[str]) -> Iterator[Finding]:
-    """Failures where the schema of txpool's tables exists and is not trusted, or a table in it."""
+    """Failures if the schema of txpool's tables exists and is not trusted, or a table in it."""
     why = (
         "writes of Spark and work with a transaction_id are refused: its owner could change what was recorded as done, "
         "and the owner's triggers would run as this user"
@@ -64,7 +64,7 @@ def spark(raw: PsycopgRawConnection, roles: Collection[str]) -> Iterator[Finding
 
 
 def connect(raw: PsycopgRawConnection, server: ServerFacts, roles: Iterable[str], why: str) -> Iterator[Finding]:
-    """A warning where every role of the server may connect; `why` says what such a role could do."""
+    """A warning if every role of the server may connect; `why` says what such a role could do."""
     ((everybody,),) = raw.execute(_ANYBODY_CONNECTS).fetchall()
     if everybody:
         database = quoted(server.database)

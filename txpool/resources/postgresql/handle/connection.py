@@ -249,7 +249,7 @@ class PsycopgConnection(TwoPhaseConnection):
 
     @property
     def broken(self) -> bool:
-        """True where the physical connection was lost."""
+        """True if the physical connection was lost."""
         home: Any = self.holder()
         return home is not None and self._datasource is not None and bool(home.raw.broken)
 

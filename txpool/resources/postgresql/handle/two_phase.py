@@ -1,8 +1,8 @@
 """psycopg's tpc_*() on a plain connection, as psycopg has them, but for two things.
 
-psycopg's tpc_prepare() takes any answer without an error for a yes. After a failed statement, or where the user's own
+psycopg's tpc_prepare() takes any answer without an error for a yes. After a failed statement, or if the user's own
 SQL has ended the transaction, PostgreSQL answers PREPARE TRANSACTION by the command tag ROLLBACK, and nothing is
-prepared. Here that is an error. And psycopg takes a transaction for prepared even where PREPARE has failed. Here
+prepared. Here that is an error. And psycopg takes a transaction for prepared even if PREPARE has failed. Here
 nothing is open then, and tpc_rollback() has nothing to do.
 """
 
@@ -45,7 +45,7 @@ class TwoPhaseConnection(PEP249Connection):
             raw.not_prepared = False
 
     def tpc_prepare(self) -> None:
-        """As psycopg's; where it raises, the transaction has rolled back, but for an answer that was lost."""
+        """As psycopg's; if it raises, the transaction has rolled back, but for an answer that was lost."""
         raw = self.two_phase_raw("tpc_prepare")
         begun = two_phase_of(raw)
         with translated():

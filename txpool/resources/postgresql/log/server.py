@@ -45,7 +45,7 @@ CREATE TABLE txpool_expired (name text COLLATE "C" PRIMARY KEY, node text NOT NU
 CREATE TABLE txpool_memos (kind text COLLATE "C", name text COLLATE "C", text text NOT NULL,
     made double precision NOT NULL, PRIMARY KEY (kind, name));
 """
-# The errors of CREATE where another process creates the tables at the same time.
+# The errors of CREATE if another process creates the tables at the same time.
 _CREATED_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
 # The other word that leaves out standbys, and the only one before libpq 14, leaves out a server as well whose sessions
 # only read by default.
@@ -92,7 +92,7 @@ _LET_GO: Final = qualified("SELECT pg_advisory_unlock_all()")
 
 
 class LogConnection(DeadlineConnection):
-    """A connection whose steps time out at `until`, by the monotonic clock, where that is set."""
+    """A connection whose steps time out at `until`, by the monotonic clock, if that is set."""
 
     until: float | None = None
     #: The session has prepared the statement that records a decision.
@@ -244,7 +244,7 @@ class PostgreSQLLogServer(LogServer):
             raw.execute(raw.spelled(_ADDED))
 
     def require_ours(self, raw: LogConnection) -> None:
-        """LogError where a table belongs to a foreign role, or a foreign role's trigger, rule or the like is on it."""
+        """LogError if a table belongs to a foreign role, or a foreign role's trigger, rule or the like is on it."""
         faults = relation_faults(raw, [*raw.tables.values()])
         if faults:
             raise LogError(f"{self.name}: {message_of(faults[0])}")

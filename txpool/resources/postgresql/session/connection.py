@@ -47,7 +47,7 @@ def deadline_after(timeout: float | None) -> float | None:
 
 
 def check_alive(raw: DeadlineConnection, timeout: float | None) -> None:
-    """Send an empty query, and wait for the answer. Raises where the connection is lost; TimeoutError after `timeout`.
+    """Send an empty query, and wait for the answer. Raises if the connection is lost; TimeoutError after `timeout`.
 
     After an error the connection must be closed.
     """
@@ -61,7 +61,7 @@ def check_alive(raw: DeadlineConnection, timeout: float | None) -> None:
 
 
 def roll_back(raw: psycopg.Connection[Any], until: float | None) -> None:
-    """As psycopg's rollback(); `ReplyTimeout` where it, or another thread's statement, takes longer than `until`."""
+    """As psycopg's rollback(); `ReplyTimeout` if it, or another thread's statement, takes longer than `until`."""
     if until is None:
         raw.rollback()
         return

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _STATEMENT_BYTES = 512 << 10
 #: What a statement needs beside its text.
 _SPARE_BYTES = 1_024
-#: What the error says where another transaction, or another task's branch, has locked a row.
+#: What the error says if another transaction, or another task's branch, has locked a row.
 LOCKED = "A row of the table is locked by another task, which keeps its locks until the commit, or by others"
 # Strict, or values would be cut off; and 0 in a column with AUTO_INCREMENT stays 0.
 _SQL_MODE = (
@@ -65,7 +65,7 @@ class MySQLCopy:
     def run(self, connection: PEP249Connection, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
         """Write over a connection, without a COMMIT. Returns the number of rows, and of bytes sent.
 
-        DataError where the server would store a value otherwise than it was given.
+        DataError if the server would store a value otherwise than it was given.
         """
         rows = size = 0
         cursor = connection.cursor()
@@ -78,7 +78,7 @@ class MySQLCopy:
 
 
 class _Insert:
-    """Inserts batches: as parameters, where that is faster and the driver can, and else as text."""
+    """Inserts batches: as parameters, if that is faster and the driver can, and else as text."""
 
     def __init__(
         self, connection: PEP249Connection, cursor: PEP249Cursor, head: bytes, encodings: Sequence[ColumnEncoding]
@@ -159,7 +159,7 @@ def exact_session(cursor: PEP249Cursor, lock_seconds: int | None = None) -> Iter
     try:
         yield
     finally:
-        with suppress(Exception):  # where the session is lost
+        with suppress(Exception):  # if the session is lost
             cursor.execute(
                 "set session sql_mode = %s, time_zone = %s, sql_notes = %s, sql_safe_updates = %s, "
                 "character_set_client = %s, collation_connection = %s, innodb_lock_wait_timeout = %s",

@@ -149,7 +149,7 @@ def _label_sets(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
 
 
 def _require_labels(texts: pa.Array, labels: Sequence[str]) -> None:
-    """ValueError where the server would take a text for another: a number for a label's place, one case for another."""
+    """ValueError if the server would take a text for another: a number for a label's place, one case for another."""
     if not pc.all(pc.is_in(texts.cast(pa.large_string()).drop_null(), pa.array(labels, pa.large_string()))).as_py():
         raise ValueError(f"it is none of the column's labels, {', '.join(map(repr, labels))}")
 

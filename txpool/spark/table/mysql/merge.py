@@ -83,7 +83,7 @@ class MySQLMerge:
             )
 
     def _require_not_hidden(self, cursor: PEP249Cursor) -> None:
-        """NotSupportedError where a temporary table hides the target, behind its qualified name, too."""
+        """NotSupportedError if a temporary table hides the target, behind its qualified name, too."""
         try:
             cursor.execute(f"show create table {self.target.name}".encode())
         except Exception as error:
@@ -109,7 +109,7 @@ class MySQLMerge:
         keys = ", ".join(f"staged.{quoted(key)}" for key in self.keys)
         cursor.execute(f"select count(*), count(distinct {keys}) from {chosen} lock in share mode".encode())
         found, different = cursor.fetchone()
-        if found != different:  # where a part of a key is NULL, it is not counted
+        if found != different:  # if a part of a key is NULL, it is not counted
             self._refuse_keys(cursor, chosen, keys)
         return int(found)
 

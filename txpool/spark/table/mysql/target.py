@@ -63,7 +63,7 @@ class MySQLTarget(Target):
 
     #: The columns of each unique index that could take two rows with different keys for the same: all unique indexes.
     indexes: tuple[frozenset[str], ...] = ()
-    #: The columns that, where they are not written, have a value that no other row has: a new number, or NULL.
+    #: The columns that, if they are not written, have a value that no other row has: a new number, or NULL.
     distinct: frozenset[str] = frozenset()
 
 
@@ -166,7 +166,7 @@ def _described(cursor: PEP249Cursor, name: str, key: list[Any], *, mariadb: bool
 
 
 def _column(row: Sequence[Any], json_columns: set[str], *, mariadb: bool) -> tuple[Column, bool]:
-    """A column, and whether it has a value that no other row has where it is not written."""
+    """A column, and whether it has a value that no other row has if it is not written."""
     name, kind, declared, charset, collation, octets, scale, fraction, nullable, default, extra, generated = row
     kind, declared = str(kind).lower(), str(declared)
     is_json = kind == "json" or name in json_columns
@@ -258,7 +258,7 @@ def require_unique(target: Target, keys: Sequence[str], names: Sequence[str]) ->
 def require_privileges(
     datasource: DataSource, target: Target, names: Sequence[str], *, mode: str, keys: Sequence[str]
 ) -> None:
-    """ProgrammingError where the account may not write. Statements for no row tell: what a role grants counts, too."""
+    """ProgrammingError if the account may not write. Statements for no row tell: what a role grants counts, too."""
     if not target.exists:
         return
     columns, nothing = quoted_list(names), ", ".join(["null"] * len(names))

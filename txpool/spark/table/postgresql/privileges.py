@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from txpool.dbapi.cursor import PEP249Cursor
 
 _USER: LiteralString = qualified("select quote_ident(current_user), current_setting('transaction_read_only') = 'on'")
-# The missing privileges: on a column, or on the table where the name is NULL.
+# The missing privileges: on a column, or on the table if the name is NULL.
 _MISSING: LiteralString = qualified(
     """
     select w.privilege, w.name

@@ -68,7 +68,7 @@ _AS_TEXT = ("jsonb", "interval")
 #: The most digits below a second, which Spark has.
 _MICROSECOND_DIGITS = 6
 _TIMES = ("time", "timestamp", "timestamptz")
-#: The type to cast to, as Spark writes it, where a column does not accept what it is given.
+#: The type to cast to, as Spark writes it, if a column does not accept what it is given.
 _CASTS: Mapping[str, str] = {
     "bool": "boolean",
     "int2": "smallint",

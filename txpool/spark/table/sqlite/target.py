@@ -60,7 +60,7 @@ _ACCEPTED: Mapping[str, tuple[type[DataType], ...]] = {
     "date or time": _DATES_AND_TIMES,
     "json": (T.StructType, T.MapType, T.ArrayType),
 }
-#: The type to cast to, as Spark writes it, where a column does not accept what it is given.
+#: The type to cast to, as Spark writes it, if a column does not accept what it is given.
 _CASTS: Mapping[str, str] = {
     "integer": "bigint",
     "real": "double",

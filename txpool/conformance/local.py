@@ -8,7 +8,7 @@ from typing import cast
 from txpool.conformance.case import NotRun, require
 from txpool.conformance.client import Client
 from txpool.conformance.subject import GONE, Subject
-from txpool.conformance.workload import Statements, attempted
+from txpool.conformance.workload import StatementWorkload, attempted
 from txpool.errors import HeuristicError, TransactionInDoubt
 from txpool.resources.base import BranchOutcome, PrepareVote
 
@@ -146,8 +146,8 @@ def _require_nothing_prepared(subject: Subject, client: Client) -> None:
         require(client.xid not in subject.listed(), "one that has only read has left a prepared branch")
 
 
-def _statements(subject: Subject) -> Statements:
+def _statements(subject: Subject) -> StatementWorkload:
     for method in ("read", "fail", "end_by_hand"):
         if not hasattr(subject.workload, method):
             raise NotRun("its work does not consist of statements")
-    return cast(Statements, subject.workload)
+    return cast(StatementWorkload, subject.workload)

@@ -14,7 +14,7 @@ from typing import Any
 from txpool.config.settings import DataSourceSettings
 from txpool.conformance.case import Errands, NotGiven, NotRun, require
 from txpool.conformance.client import Client
-from txpool.conformance.server import Server
+from txpool.conformance.server import KillableServer
 from txpool.conformance.workload import TableWork, Workload
 from txpool.datasource import DataSource
 from txpool.errors import described
@@ -46,7 +46,9 @@ class Unreachable(NotRun):
 class Subject:
     """One datasource under test. `patience` is how many seconds a branch may take until it can be ended."""
 
-    def __init__(self, settings: DataSourceSettings, *, server: Server | None = None, patience: float = 30.0) -> None:
+    def __init__(
+        self, settings: DataSourceSettings, *, server: KillableServer | None = None, patience: float = 30.0
+    ) -> None:
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
         self.incarnation = new_incarnation()

@@ -33,7 +33,7 @@ class Workload(Protocol):
         """Remove all that was written."""
 
 
-class Statements(Workload, Protocol):
+class StatementWorkload(Workload, Protocol):
     """Work that consists of statements, some of which fail, and some of which end transactions."""
 
     def read(self, work: Any) -> None:

@@ -64,7 +64,7 @@ class LocationNote:
         return datasource == self.location.datasource
 
 
-class _Log(Protocol):
+class _LocationLog(Protocol):
     """What `LocationNotes` needs of the log that it is a base of."""
 
     _noted: set[PrepareLocation]
@@ -87,7 +87,7 @@ class LocationNotes:
     #: The locations that this process has noted, so that later transactions only look here.
     _noted: set[PrepareLocation]
 
-    def note_location(self: _Log, location: PrepareLocation) -> None:
+    def note_location(self: _LocationLog, location: PrepareLocation) -> None:
         """Note durably that this node prepares there; no I/O if this process has noted it before. LogError."""
         # A new incarnation begins with a new set: what an earlier one has noted may have been retired meanwhile.
         noted = self._noted
@@ -105,7 +105,7 @@ class LocationNotes:
             raise
         noted.add(location)
 
-    def locations(self: _Log) -> list[LocationNote]:
+    def locations(self: _LocationLog) -> list[LocationNote]:
         """The notes of our nodes. LogError if one has a later format."""
         nodes = self.nodes()
         notes = [_parsed(record) for record in self.side_records(_KIND) if _node_of(record) in nodes]
@@ -114,18 +114,18 @@ class LocationNotes:
         logins = {record.name: record for record in self.side_records(_LOGIN)}
         return [note if note.location.path else _with_login(note, logins.get(note.name)) for note in notes]
 
-    def noted_nodes(self: _Log) -> set[str]:
+    def noted_nodes(self: _LocationLog) -> set[str]:
         """The nodes that have location notes, whether they are ours or not."""
         return {_node_of(record) for record in self.side_records(_KIND)}
 
-    def retire_locations(self: _Log, notes: Iterable[LocationNote]) -> None:
+    def retire_locations(self: _LocationLog, notes: Iterable[LocationNote]) -> None:
         """Delete these notes durably, each only if nobody has written it again since it was read.
 
         Whoever retires them has made sure that nothing of their node is prepared there any more.
         """
         self.delete_unchanged(record for note in notes for record in note.side_records)
 
-    def incarnations_noting(self: _Log) -> set[str]:
+    def incarnations_noting(self: _LocationLog) -> set[str]:
         """The incarnations that note where they prepare: all but those of the first version."""
         records = self.side_records(INCARNATION)
         for record in records:

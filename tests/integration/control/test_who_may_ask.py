@@ -18,7 +18,7 @@ import pytest
 import txpool.cli
 from tests.integration.control.processes import Start, asked, command, listed, sockets
 from txpool.control import folder as folders
-from txpool.control.client import Answer, ask
+from txpool.control.client import ProcessReply, ask
 from txpool.control.messages import LONGEST_REQUEST, MessageError, Request
 from txpool.errors import ConfigurationError
 from txpool.process.exit_codes import ExitCode
@@ -191,7 +191,7 @@ def test_an_answer_is_data_and_no_more(conf: Path) -> None:
         (answer,) = ask(folder, Request("list"), 5)
         thread.join()
     path.unlink()
-    assert answer == Answer(os.getpid(), [{"name": " [2Jevil ", "size": "[1]", "closed": None}], [" [31m"])
+    assert answer == ProcessReply(os.getpid(), [{"name": " [2Jevil ", "size": "[1]", "closed": None}], [" [31m"])
 
 
 @pytest.mark.parametrize("answer", [b"", b"{}", b"[]\n", b'{"error": "why"}\n', b"\xff\n"])

@@ -40,7 +40,7 @@ class PhaseTwoVerb(Enum):
         self.failpoint = "branch.commit-sent" if word == "commit" else "branch.rollback-sent"
 
 
-class Ended(Enum):
+class ReplyKind(Enum):
     """What a database has replied to the command that ends a prepared branch."""
 
     DONE = "done"
@@ -53,7 +53,7 @@ class Ended(Enum):
 class PhaseTwoReply:
     """The reply to a command that ends a branch. A lost connection is an exception, and no reply."""
 
-    ended: Ended
+    kind: ReplyKind
     why: str = ""
     #: How it had ended by itself.
     outcome: BranchOutcome = BranchOutcome.UNKNOWN
@@ -63,8 +63,8 @@ class PhaseTwoReply:
 
 # Names of their own: Python 3.11 calls a function for each member that is read from an Enum.
 COMMIT, ROLLBACK = PhaseTwoVerb
-DONE: Final = PhaseTwoReply(Ended.DONE)
-_GONE, _BY_ITSELF, _UNKNOWN = Ended.GONE, Ended.BY_ITSELF, BranchOutcome.UNKNOWN
+DONE: Final = PhaseTwoReply(ReplyKind.DONE)
+_GONE, _BY_ITSELF, _UNKNOWN = ReplyKind.GONE, ReplyKind.BY_ITSELF, BranchOutcome.UNKNOWN
 
 
 class PhaseTwoCommand(ABC):
@@ -182,11 +182,11 @@ class PhaseTwoCommand(ABC):
         return self._verb.outcome if reply is DONE else self._meaning(raw, reply)
 
     def _meaning(self, raw: RawConnection, reply: PhaseTwoReply) -> BranchOutcome | None:
-        if reply.ended is Ended.DONE:
+        if reply.kind is ReplyKind.DONE:
             return self._verb.outcome
-        if reply.ended is _GONE:
+        if reply.kind is _GONE:
             return self._outcome_of_gone(raw, reply)
-        if reply.ended is _BY_ITSELF:
+        if reply.kind is _BY_ITSELF:
             if reply.outcome is not self._verb.outcome:
                 self._log(self._level, f"the database had ended it by itself: {reply.why}")
                 self.remembered = reply.remembered
@@ -206,7 +206,7 @@ class PhaseTwoCommand(ABC):
             sleep(_LET_GO_INTERVAL)
             self._send_over(raw)
             reply = self._reply(raw)
-            if reply.ended is not _GONE:
+            if reply.kind is not _GONE:
                 return self._meaning(raw, reply)
         return self._outcome_by_evidence(raw)
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from txpool.resources.jdbc import errors
-from txpool.resources.jdbc.decoding import Block, Header, decode_block, decode_header
+from txpool.resources.jdbc.decoding import Header, RowBatch, decode_block, decode_header
 from txpool.resources.jdbc.encoding import encode_columns
 from txpool.sql.dialects import OTHER
 
@@ -210,7 +210,7 @@ class JdbcCursor:
             if self._rows:
                 return True
 
-    def _use(self, block: Block) -> None:
+    def _use(self, block: RowBatch) -> None:
         self._rows, self._place, self._more = block.rows, 0, block.more
         self._undecoded, self._failure = None, block.failure
 

@@ -18,7 +18,7 @@ from txpool.errors import (
 from txpool.resources.deadlines import in_step, within_step_timeout
 from txpool.resources.jdbc import module
 from txpool.resources.jdbc.databases import DATABASES, OTHER
-from txpool.resources.jdbc.databases.database import Database, Server
+from txpool.resources.jdbc.databases.database import Database, DatabaseIdentity
 from txpool.resources.jdbc.dialect import JdbcDialect
 from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.session import COMMITTING, ROLLING_BACK, XaConnection, changes_session
@@ -119,7 +119,7 @@ class JdbcDriver:
                 f"datasource {settings.name}: no table of marks is proven in {raw.product}: write mode = xa, "
                 "last-resource or local"
             )
-        server: Server = database.identify(raw, writes=settings.mode in _IDENTIFIED)
+        server: DatabaseIdentity = database.identify(raw, writes=settings.mode in _IDENTIFIED)
         raw.identity, raw.generation, raw.role = server.identity, server.generation, server.role
         if raw.identity and not raw.generation and settings.mode == "xa" and not self._recovery:
             if not (self._generation and database.has_generation(raw, self._generation)):

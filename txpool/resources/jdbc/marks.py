@@ -136,7 +136,7 @@ class JdbcMarks(Marks):
         """Let the session wait so long for a lock."""
 
 
-class PostgreSQLMarks(JdbcMarks):
+class JdbcPostgreSQLMarks(JdbcMarks):
     """As over psycopg: only a table is used that trusted roles own."""
 
     made_at_type = qualified("pg_catalog.timestamptz default now() not null")

@@ -16,7 +16,7 @@ from txpool.errors import TransactionRolledBack, described
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.wire import WARNINGS, Answer, code_of, ends_session, tells_that_rows_stay
+from txpool.resources.mysql.wire import WARNINGS, CommandResult, code_of, ends_session, tells_that_rows_stay
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
@@ -154,7 +154,7 @@ def require_begun(raw: MySQLRawConnection) -> None:
         raise _rolled_back(raw)
 
 
-def require_released(raw: MySQLRawConnection, answer: Answer) -> None:
+def require_released(raw: MySQLRawConnection, answer: CommandResult) -> None:
     """`Refused` if the answer to RELEASE says that the transaction which was begun is gone."""
     if raw.rolled_back:
         raise _rolled_back(raw)

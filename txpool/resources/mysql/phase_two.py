@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from txpool.resources.base import BranchOutcome
-from txpool.resources.branches.phase_two import DONE, ROLLBACK, Ended, PhaseTwoCommand, PhaseTwoReply
+from txpool.resources.branches.phase_two import DONE, ROLLBACK, PhaseTwoCommand, PhaseTwoReply, ReplyKind
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.server import has_generation
 from txpool.resources.mysql.wire import WARNINGS, ends_session, tells_that_rows_stay
@@ -64,9 +64,9 @@ class MySQLPhaseTwo(PhaseTwoCommand):
             raise answer.error
         if answer.code in xa.ROLLED_BACK:
             # Of another session's branch it says that nothing was written, whichever outcome was decided.
-            return PhaseTwoReply(Ended.BY_ITSELF, str(answer.error), BranchOutcome.ROLLED_BACK) if own else DONE
+            return PhaseTwoReply(ReplyKind.BY_ITSELF, str(answer.error), BranchOutcome.ROLLED_BACK) if own else DONE
         # To the session that has prepared it, too: MySQL lets go of it at PREPARE.
-        return PhaseTwoReply(Ended.GONE if answer.code == xa.NOTA else Ended.REFUSED, str(answer.error))
+        return PhaseTwoReply(ReplyKind.GONE if answer.code == xa.NOTA else ReplyKind.REFUSED, str(answer.error))
 
     def _is_listed(self, raw: MySQLRawConnection) -> bool:
         return self._record.xid in xa.listed(raw.session, self._until)

@@ -20,7 +20,7 @@ _SESSION_ENDING: Final = frozenset({0, 1053, 1077, 1079, 1152, 1158, 1159, 1160,
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """The answer to one command: the server's error, or the rows of its result."""
 
     error: Exception | None = None
@@ -56,7 +56,7 @@ class Session(Protocol):
     def send(self, *statements: str) -> None:
         """Send without waiting. The driver's OperationalError if the connection is lost."""
 
-    def receive(self, until: float | None = None) -> list[Answer]:
+    def receive(self, until: float | None = None) -> list[CommandResult]:
         """The answers to all that was sent, in order. An error of the server is an answer; a lost connection raises.
 
         If what went ahead is refused, its error is each answer, and the connection is closed.
@@ -82,7 +82,7 @@ class DriverSession(Session, Protocol):
     def raw(self) -> MySQLRawConnection: ...
 
 
-def after_what_went_ahead(raw: MySQLRawConnection, answers: list[Answer]) -> list[Answer]:
+def after_what_went_ahead(raw: MySQLRawConnection, answers: list[CommandResult]) -> list[CommandResult]:
     """The answers without the first. If that is an error, nothing may stay of the others, and it is each of them."""
     ahead, *rest = answers
     if ahead.error is None:
@@ -91,7 +91,7 @@ def after_what_went_ahead(raw: MySQLRawConnection, answers: list[Answer]) -> lis
     return [ahead] * len(rest)
 
 
-def tells_that_rows_stay(warnings: Answer) -> bool:
+def tells_that_rows_stay(warnings: CommandResult) -> bool:
     """Whether the answer to `WARNINGS` says that a ROLLBACK has left rows in tables without transactions."""
     return any(int(code) == _ROWS_STAY for _, code, _ in warnings.rows)
 

@@ -24,7 +24,7 @@ from txpool.resources.postgresql.session.libpq import (
     ACTIVE,
     IDLE,
     INTRANS,
-    Session,
+    LibpqSession,
     ends_session,
     failure,
     value,
@@ -99,7 +99,7 @@ class PostgreSQLBranch(XABranch):
         if self._ended_commands:
             raise self._ended_by_sql_error(self._xid.gtrid)
         raw = self._raw
-        session: Session = raw.session
+        session: LibpqSession = raw.session
         if not session.is_alive() or raw.pgconn.transaction_status != INTRANS:
             # PostgreSQL would answer ROLLBACK without an error, which psycopg's tpc_prepare() takes for a yes.
             raise self._rollback_vote(why_not_open(raw))
@@ -115,7 +115,7 @@ class PostgreSQLBranch(XABranch):
 
     def await_prepare(self) -> PrepareVote:
         """Read both answers; only the tag of PREPARE TRANSACTION is a yes."""
-        session: Session = self._raw.session
+        session: LibpqSession = self._raw.session
         try:
             session.receive(self._deadlines.before_decision())
         except psycopg.Error as error:
@@ -200,7 +200,7 @@ class PostgreSQLBranch(XABranch):
         return command.sent(self._raw if self._sent else None, self._until, again=self._again).finish()
 
     def _roll_back_unanswered(self) -> BranchOutcome:
-        session: Session = self._raw.session
+        session: LibpqSession = self._raw.session
         if session.status == ACTIVE:
             return BranchOutcome.UNKNOWN  # the server hangs: another command would hang as well
         # Without the evidence that it wrote nothing: the branch may still appear prepared.

@@ -16,7 +16,7 @@ from txpool.resources.postgresql.session.libpq import (
     IDLE,
     INERROR,
     INTRANS,
-    Session,
+    LibpqSession,
     ends_session,
     failure,
     why_not_open,
@@ -54,7 +54,7 @@ class PostgreSQLDialect:
     @staticmethod
     def commit(raw: PsycopgRawConnection, message: str = "commit") -> None:
         """As `Dialect.commit`, by a message whose last statement is COMMIT."""
-        session: Session = raw.session
+        session: LibpqSession = raw.session
         if not session.is_alive() or raw.pgconn.transaction_status != INTRANS:
             raise Refused(f"COMMIT was not sent: {why_not_open(raw)}")
         session.send(message)

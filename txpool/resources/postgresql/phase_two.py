@@ -8,10 +8,10 @@ import psycopg
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome
-from txpool.resources.branches.phase_two import DONE, Ended, PhaseTwoCommand, PhaseTwoReply
+from txpool.resources.branches.phase_two import DONE, PhaseTwoCommand, PhaseTwoReply, ReplyKind
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.identity import identify
-from txpool.resources.postgresql.session.libpq import IDLE, Session, ends_session, failure, value
+from txpool.resources.postgresql.session.libpq import IDLE, LibpqSession, ends_session, failure, value
 
 if TYPE_CHECKING:
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
@@ -58,11 +58,11 @@ class PostgreSQLPhaseTwo(PhaseTwoCommand):
         raw.session.run(NO_TIMEOUTS, self._until)
 
     def _send(self, raw: PsycopgRawConnection) -> None:
-        session: Session = raw.session
+        session: LibpqSession = raw.session
         session.send(f"{self._verb.word} prepared {session.quoted(self._record.xid.joined)}")
 
     def _receive(self, raw: PsycopgRawConnection) -> PhaseTwoReply:
-        session: Session = raw.session
+        session: LibpqSession = raw.session
         results = session.receive(self._until)
         error = failure(results)
         remedy = None if error is None else self._remedy(session, error)
@@ -79,9 +79,9 @@ class PostgreSQLPhaseTwo(PhaseTwoCommand):
             return DONE
         if ends_session(error) or error.sqlstate in _TIMED_OUT:
             raise error
-        return PhaseTwoReply(Ended.GONE if error.sqlstate == _ABSENT else Ended.REFUSED, described(error))
+        return PhaseTwoReply(ReplyKind.GONE if error.sqlstate == _ABSENT else ReplyKind.REFUSED, described(error))
 
-    def _remedy(self, session: Session, error: psycopg.Error) -> str | None:
+    def _remedy(self, session: LibpqSession, error: psycopg.Error) -> str | None:
         """The SQL to execute before the command is sent again; None if nothing helps."""
         if error.sqlstate in _TIMED_OUT:
             return NO_TIMEOUTS

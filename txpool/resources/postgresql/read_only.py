@@ -10,7 +10,7 @@ from txpool.errors import TransactionRolledBack, translate
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.postgresql.qualified import qualified
-from txpool.resources.postgresql.session.libpq import INTRANS, Session, failure, value, why_not_open
+from txpool.resources.postgresql.session.libpq import INTRANS, LibpqSession, failure, value, why_not_open
 
 if TYPE_CHECKING:
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
@@ -36,7 +36,7 @@ class PostgreSQLReadOnlyCheck:
         self._driver = driver
         self._raw = raw
         self._deadlines = deadlines
-        self._session: Session = raw.session
+        self._session: LibpqSession = raw.session
 
     def start_asking(self) -> None:
         session = self._session

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from txpool.errors import described
 from txpool.resources.base import BranchRecord, Refused
-from txpool.resources.branches.phase_two import DONE, Ended, PhaseTwoReply, PhaseTwoVerb
-from txpool.resources.jdbc.databases.database import Database, Vote
+from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
+from txpool.resources.jdbc.databases.database import Database, PreparedVote
 from txpool.xid import Xid
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class DatabaseBySQL(Database):
         return not raw.lost and getattr(error, "sqlstate", "")[:2] in ("23", "40")
 
     @abstractmethod
-    def prepare(self, raw: XaConnection, xid: Xid) -> Vote: ...
+    def prepare(self, raw: XaConnection, xid: Xid) -> PreparedVote: ...
 
     @abstractmethod
     def ending(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
@@ -68,7 +68,7 @@ class DatabaseBySQL(Database):
                 if raw.lost:
                     raise
                 if self.is_gone(error):
-                    return PhaseTwoReply(Ended.GONE, described(error))
+                    return PhaseTwoReply(ReplyKind.GONE, described(error))
                 if not again or not self.remedy(raw, record, error):
                     return self.refusal(error)
             else:
@@ -77,4 +77,4 @@ class DatabaseBySQL(Database):
 
     def refusal(self, error: Exception) -> PhaseTwoReply:
         """What any other error of the statement means."""
-        return PhaseTwoReply(Ended.REFUSED, str(error))
+        return PhaseTwoReply(ReplyKind.REFUSED, str(error))

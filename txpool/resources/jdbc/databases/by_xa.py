@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote, Refused
-from txpool.resources.branches.phase_two import DONE, Ended, PhaseTwoReply, PhaseTwoVerb
+from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc import codes, jvm
-from txpool.resources.jdbc.databases.database import GENERATION, Database, EndedUnseen, Vote
+from txpool.resources.jdbc.databases.database import GENERATION, Database, EndedUnseen, PreparedVote
 from txpool.resources.jdbc.errors import ConnectionLost, OperationalError, call, from_java
 from txpool.resources.jdbc.xid import java_xid, key_of, xid_of
 from txpool.resources.recovery_access import PreparedBranch
@@ -89,7 +89,7 @@ class DatabaseByXA(Database):
         raw.java_xid = java_xid(xid)
         xa_call(raw.xa.start, raw.java_xid, codes.TMNOFLAGS)
 
-    def prepare(self, raw: XaConnection, xid: Xid) -> Vote:
+    def prepare(self, raw: XaConnection, xid: Xid) -> PreparedVote:
         try:
             xa_call(raw.xa.end, raw.java_xid, codes.TMSUCCESS)
             raw.xa_ended = True
@@ -106,10 +106,10 @@ class DatabaseByXA(Database):
             raise
         evidence = {GENERATION: raw.generation} if raw.generation else {}
         if answer == codes.XA_RDONLY:
-            return Vote(PrepareVote.READ_ONLY, evidence)
+            return PreparedVote(PrepareVote.READ_ONLY, evidence)
         if answer != 0:
             raise OperationalError(f"XAResource.prepare has answered {answer}, which is neither XA_OK nor XA_RDONLY")
-        return Vote(PrepareVote.COMMIT, evidence)
+        return PreparedVote(PrepareVote.COMMIT, evidence)
 
     def between_end_and_prepare(self, raw: XaConnection) -> None:
         """What the session is told before it prepares."""
@@ -154,18 +154,18 @@ class DatabaseByXA(Database):
 
     def _meaning(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         if error.code == codes.XAER_NOTA:
-            return PhaseTwoReply(Ended.GONE, str(error))
+            return PhaseTwoReply(ReplyKind.GONE, str(error))
         if error.code in codes.HEURISTIC:
-            return PhaseTwoReply(Ended.BY_ITSELF, str(error), codes.HEURISTIC[error.code], remembered=True)
+            return PhaseTwoReply(ReplyKind.BY_ITSELF, str(error), codes.HEURISTIC[error.code], remembered=True)
         if error.code in codes.ROLLED_BACK:
             return self.rolled_back(error, verb, own=own)
         if error.code in codes.NOT_NOW:
-            return PhaseTwoReply(Ended.REFUSED, str(error))
+            return PhaseTwoReply(ReplyKind.REFUSED, str(error))
         raise error  # the session is not to be believed: what became of the branch is found out by another
 
     def rolled_back(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         """What XA_RB* means, as the answer to the end of a prepared branch."""
-        return PhaseTwoReply(Ended.BY_ITSELF, str(error), BranchOutcome.ROLLED_BACK)
+        return PhaseTwoReply(ReplyKind.BY_ITSELF, str(error), BranchOutcome.ROLLED_BACK)
 
     def forget(self, raw: XaConnection, xid: Xid) -> None:
         xa_call(raw.xa.forget, java_xid(xid))

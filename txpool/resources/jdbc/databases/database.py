@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class DatabaseIdentity:
     """Who a session's server is."""
 
     #: The identity of server and database; empty if it is not told.
@@ -34,7 +34,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class PreparedVote:
     """The answer yes to PREPARE, and what its record keeps."""
 
     vote: PrepareVote = PrepareVote.COMMIT
@@ -66,7 +66,7 @@ class Database(ABC):
     # -- sessions -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def identify(self, raw: XaConnection, *, writes: bool) -> Server:
+    def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
         """Who the server is. With `writes`, it may be given an identity. The connection is in autocommit mode."""
 
     def warn_unproven(self, raw: XaConnection) -> None:
@@ -123,7 +123,7 @@ class Database(ABC):
         """Begin the branch, before its first statement. The driver's error."""
 
     @abstractmethod
-    def prepare(self, raw: XaConnection, xid: Xid) -> Vote:
+    def prepare(self, raw: XaConnection, xid: Xid) -> PreparedVote:
         """End and prepare the branch. `Refused` if nothing is prepared, nor ever will be; else nobody knows."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from txpool.resources.jdbc.databases import own_tables
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA
-from txpool.resources.jdbc.databases.database import Server
+from txpool.resources.jdbc.databases.database import DatabaseIdentity
 from txpool.resources.jdbc.marks import DerbyMarks
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ class Derby(DatabaseByXA):
     marks = DerbyMarks()
     savepoint_end = " on rollback retain cursors"
 
-    def identify(self, raw: XaConnection, *, writes: bool) -> Server:
-        return Server(own_tables.identity(raw, writes=writes))
+    def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
+        return DatabaseIdentity(own_tables.identity(raw, writes=writes))
 
     def add_generation(self, raw: XaConnection) -> str:
         return own_tables.add_generation(raw)

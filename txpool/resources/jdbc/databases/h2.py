@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 from txpool.errors import described
 from txpool.locks import Lock
 from txpool.resources.base import BranchRecord, Refused
-from txpool.resources.branches.phase_two import Ended, PhaseTwoReply, PhaseTwoVerb
+from txpool.resources.branches.phase_two import PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc.databases import own_tables
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
-from txpool.resources.jdbc.databases.database import GENERATION, EndedUnseen, Server, Vote, is_program
+from txpool.resources.jdbc.databases.database import GENERATION, DatabaseIdentity, EndedUnseen, PreparedVote, is_program
 from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import H2Marks
 from txpool.resources.recovery_access import PreparedBranch
@@ -74,7 +74,7 @@ class H2(DatabaseBySQL):
     failures_doom = True
     ends_outside = False  # to switch autocommit on would commit what is prepared
 
-    def identify(self, raw: XaConnection, *, writes: bool) -> Server:
+    def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
         raw.accepts_silent_commits = raw.settings.h2_accept == "silent-commits"
         identity = own_tables.identity(raw, writes=writes)
         if not raw.accepts_silent_commits and not raw.marker:
@@ -85,7 +85,7 @@ class H2(DatabaseBySQL):
         raw.is_served = is_served(url)
         if identity and url.startswith("jdbc:h2:mem:"):
             identity = f"{_MEMORY}{identity}"
-        return Server(identity)
+        return DatabaseIdentity(identity)
 
     def why_not_xa(self, raw: XaConnection) -> str:
         ((admin,),) = raw.run(_ADMIN).fetchall() or ((False,),)
@@ -124,7 +124,7 @@ class H2(DatabaseBySQL):
     def make_durable(self, raw: XaConnection) -> None:
         raw.run(_SYNC).close()
 
-    def prepare(self, raw: XaConnection, xid: Xid) -> Vote:
+    def prepare(self, raw: XaConnection, xid: Xid) -> PreparedVote:
         try:
             self.require_begun(raw)
             # H2 prepares under a name as often as it is asked to.
@@ -146,7 +146,7 @@ class H2(DatabaseBySQL):
         raw.run(f"prepare commit {_quoted(xid.joined)}").close()
         self.make_durable(raw)
         raw.in_transaction = False
-        return Vote(evidence={GENERATION: raw.generation} if raw.generation else {})
+        return PreparedVote(evidence={GENERATION: raw.generation} if raw.generation else {})
 
     def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         if not raw.is_served:
@@ -161,7 +161,7 @@ class H2(DatabaseBySQL):
             if held:
                 raise
             return PhaseTwoReply(
-                Ended.REFUSED, f"nothing was sent, since another process ends a branch there: {described(error)}"
+                ReplyKind.REFUSED, f"nothing was sent, since another process ends a branch there: {described(error)}"
             )
         finally:
             self._release(raw)
@@ -169,7 +169,7 @@ class H2(DatabaseBySQL):
     def _finish_alone(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         # The session that has prepared does not notice that another one has ended its branch, and says yes to both.
         if own and record.xid.joined not in self.names(raw):
-            return PhaseTwoReply(Ended.GONE)
+            return PhaseTwoReply(ReplyKind.GONE)
         return super().finish(raw, record, verb, own=own)
 
     def _hold(self, raw: XaConnection) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.branches.phase_two import Ended, PhaseTwoReply, PhaseTwoVerb
+from txpool.resources.branches.phase_two import PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA, XaError
-from txpool.resources.jdbc.databases.database import Server
+from txpool.resources.jdbc.databases.database import DatabaseIdentity
 from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import MariaDBMarks
 from txpool.resources.mysql import pooler, xa
@@ -20,7 +20,7 @@ from txpool.resources.mysql import server as servers
 from txpool.resources.mysql.lock_holders import NOT_ALLOWED, behind_prepared
 from txpool.resources.mysql.proof import warn_unproven
 from txpool.resources.mysql.session import changes_session, commands_branch, may_commit, text_of
-from txpool.resources.mysql.wire import WARNINGS, Answer, tells_that_rows_stay
+from txpool.resources.mysql.wire import WARNINGS, CommandResult, tells_that_rows_stay
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import MYSQL
 
@@ -36,8 +36,8 @@ class MariaDB(DatabaseByXA):
     has_network_timeout = True
     knows_holders = False
 
-    def identify(self, raw: XaConnection, *, writes: bool) -> Server:
-        return Server(self._server(raw, writes=writes).identity)
+    def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
+        return DatabaseIdentity(self._server(raw, writes=writes).identity)
 
     def _server(self, raw: XaConnection, *, writes: bool = False) -> servers.Server:
         found = servers.ask(MySQLSession(raw))
@@ -74,9 +74,9 @@ class MariaDB(DatabaseByXA):
 
     def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         answer = super().finish(raw, record, verb, own=own)
-        if own and verb is PhaseTwoVerb.ROLLBACK and answer.ended is Ended.DONE and self.rows_stay(raw):
+        if own and verb is PhaseTwoVerb.ROLLBACK and answer.kind is ReplyKind.DONE and self.rows_stay(raw):
             why = "rows in a table without transactions stay, which no rollback undoes"
-            return PhaseTwoReply(Ended.BY_ITSELF, why, BranchOutcome.COMMITTED)
+            return PhaseTwoReply(ReplyKind.BY_ITSELF, why, BranchOutcome.COMMITTED)
         return answer
 
     def commands_branch(self, statement: str) -> bool:
@@ -107,7 +107,7 @@ class MariaDB(DatabaseByXA):
     def rolled_back(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         # Of another session's branch it says that nothing was written, whichever outcome was decided.
         outcome = BranchOutcome.ROLLED_BACK if own else verb.outcome
-        return PhaseTwoReply(Ended.BY_ITSELF, str(error), outcome)
+        return PhaseTwoReply(ReplyKind.BY_ITSELF, str(error), outcome)
 
 
 class MySQLSession:
@@ -117,7 +117,7 @@ class MySQLSession:
         self.raw = raw
         raw.is_mariadb = "mariadb" in raw.product or "mariadb" in raw.version.lower()
         raw.session_number = _greeted(raw.java)
-        self._answers: list[Answer] = []
+        self._answers: list[CommandResult] = []
 
     def is_alive(self) -> bool:
         return not self.raw.lost
@@ -125,19 +125,19 @@ class MySQLSession:
     def send(self, *statements: str) -> None:
         self._answers = [self._executed(each) for each in statements]
 
-    def _executed(self, statement: str) -> Answer:
+    def _executed(self, statement: str) -> CommandResult:
         try:
             cursor = self.raw.run(statement)
             rows = () if cursor.description is None else tuple(cursor.fetchall())
-            answer = Answer(None, rows, max(cursor.rowcount, 0))
+            answer = CommandResult(None, rows, max(cursor.rowcount, 0))
             cursor.close()
         except Exception as error:
             if self.raw.lost:
                 raise
-            return Answer(error)
+            return CommandResult(error)
         return answer
 
-    def receive(self, until: float | None = None) -> list[Answer]:
+    def receive(self, until: float | None = None) -> list[CommandResult]:
         answers, self._answers = self._answers, []
         return answers
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA
-from txpool.resources.jdbc.databases.database import Server
+from txpool.resources.jdbc.databases.database import DatabaseIdentity
 from txpool.resources.jdbc.errors import NotSupportedError, OperationalError
 
 if TYPE_CHECKING:
@@ -33,5 +33,5 @@ class OtherDatabase(DatabaseByXA):
         # Behind a semicolon there may be anything, in a message of several statements.
         return bool(raw.begun) and (word not in _COMMIT_NOTHING or ";" in statement.rstrip("; \n"))
 
-    def identify(self, raw: XaConnection, *, writes: bool) -> Server:
-        return Server()
+    def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
+        return DatabaseIdentity()

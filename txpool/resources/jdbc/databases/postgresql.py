@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord, Refused
-from txpool.resources.branches.phase_two import DONE, Ended, PhaseTwoReply, PhaseTwoVerb
+from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
-from txpool.resources.jdbc.databases.database import EndedUnseen, Server, Vote
+from txpool.resources.jdbc.databases.database import DatabaseIdentity, EndedUnseen, PreparedVote
 from txpool.resources.jdbc.errors import call
-from txpool.resources.jdbc.marks import PostgreSQLMarks
+from txpool.resources.jdbc.marks import JdbcPostgreSQLMarks
 from txpool.resources.postgresql.branch_recovery import PREPARED, branches_of
 from txpool.resources.postgresql.lock_holders import HOLDERS, held_by
 from txpool.resources.postgresql.phase_two import NO_TIMEOUTS, NO_XID, OUTCOMES, STATUS, TAKE_ROLE
@@ -56,14 +56,14 @@ _TIMELINE_EVIDENCE: Final = "timeline"
 _XID_EVIDENCE: Final = "xid"
 
 
-class PostgreSQL(DatabaseBySQL):
+class PostgreSQLDatabase(DatabaseBySQL):
     name = "PostgreSQL"
     sql = POSTGRESQL
     products = ("postgresql",)
-    marks = PostgreSQLMarks()
+    marks = JdbcPostgreSQLMarks()
     has_network_timeout = True
 
-    def identify(self, raw: XaConnection, *, writes: bool) -> Server:
+    def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
         role = _one(raw, _ROLE)
         try:
             identity, timeline = _one(raw, f"select {IDENTITY}"), _one(raw, f"select {TIMELINE}")
@@ -71,7 +71,7 @@ class PostgreSQL(DatabaseBySQL):
             if getattr(error, "sqlstate", "") != _NOT_ALLOWED:
                 raise
             identity = timeline = ""
-        return Server(identity, timeline, role)
+        return DatabaseIdentity(identity, timeline, role)
 
     def role_of(self, raw: XaConnection, user: str) -> str:
         rows = raw.run(_ROLE_OF, [user]).fetchall()
@@ -94,7 +94,7 @@ class PostgreSQL(DatabaseBySQL):
         except Exception as error:
             raise _refused(raw, error) from error
 
-    def prepare(self, raw: XaConnection, xid: Xid) -> Vote:
+    def prepare(self, raw: XaConnection, xid: Xid) -> PreparedVote:
         checked = _CHECKED.format(token=raw.begun_as)
         try:
             cursor = raw.run(f"select {_ID}, {checked}; prepare transaction '{xid.joined}'")
@@ -103,7 +103,7 @@ class PostgreSQL(DatabaseBySQL):
         ((transaction, _),) = cursor.fetchall()
         cursor.close()
         raw.in_transaction = False
-        return Vote(evidence={_XID_EVIDENCE: transaction or NO_XID, _TIMELINE_EVIDENCE: raw.generation})
+        return PreparedVote(evidence={_XID_EVIDENCE: transaction or NO_XID, _TIMELINE_EVIDENCE: raw.generation})
 
     def ending(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
         return f"{verb.word} prepared '{record.xid.joined}'"
@@ -125,7 +125,7 @@ class PostgreSQL(DatabaseBySQL):
     def refusal(self, error: Exception) -> PhaseTwoReply:
         if getattr(error, "sqlstate", "").startswith(_SESSION_ENDING):
             raise error
-        return PhaseTwoReply(Ended.REFUSED, str(error))
+        return PhaseTwoReply(ReplyKind.REFUSED, str(error))
 
     def before_finishing(self, raw: XaConnection) -> None:
         raw.changed = True
@@ -134,7 +134,7 @@ class PostgreSQL(DatabaseBySQL):
 
     def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         answer = super().finish(raw, record, verb, own=own)
-        if answer.ended is Ended.GONE and not own:
+        if answer.kind is ReplyKind.GONE and not own:
             try:
                 raw.run(f"{verb.word} prepared '{encoded(record.xid)}'").close()
             except Exception as error:

@@ -23,7 +23,7 @@ from txpool.resources.mysql.log.connecting import Connecting
 from txpool.resources.mysql.log.facts import as_text, durability_of, settings_of, why_nots
 from txpool.resources.mysql.log.statements import RECORD, SCHEMA, STATEMENTS
 from txpool.resources.mysql.server import ask, assign_identity
-from txpool.resources.mysql.wire import Answer, code_of
+from txpool.resources.mysql.wire import CommandResult, code_of
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.state import MySQLRawConnection
@@ -259,7 +259,7 @@ def _after(timeout: float | None) -> float | None:
 def _inserted(raw: MySQLRawConnection, statement: str) -> bool:
     session = raw.session
     session.send(statement)
-    answer: Answer = session.receive()[0]
+    answer: CommandResult = session.receive()[0]
     if answer.error is None:
         return answer.affected == 1
     if answer.code == _DUPLICATE:

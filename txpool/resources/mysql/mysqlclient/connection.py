@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _INTERRUPTED: Final = "a command was interrupted before its answer was read"
 
 
-class MySQLdbConnection(MySQLRawConnection, Connection):  # type: ignore[misc]
+class MySQLdbRawConnection(MySQLRawConnection, Connection):  # type: ignore[misc]
     """A physical connection, and the state of its session."""
 
     session: MySQLdbSession

@@ -29,7 +29,7 @@ from txpool.resources.mysql.pymysql.rows import RowsConnection
 from txpool.resources.mysql.pymysql.session import PyMySQLSession
 from txpool.resources.mysql.session import LONG, commits_nothing
 from txpool.resources.mysql.state import MySQLRawConnection
-from txpool.resources.mysql.wire import Answer, after_what_went_ahead
+from txpool.resources.mysql.wire import CommandResult, after_what_went_ahead
 
 _COM_RESET_CONNECTION: Final = 0x1F
 _STATE_CHANGED: Final = 0x4000
@@ -41,7 +41,7 @@ _INTERRUPTED: Final = "a command was interrupted before its answer was read"
 _AUTOCOMMIT: Final = SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT
 #: The head of a command's packet, whose number is 0, and the command's kind.
 _COMMAND: Final = struct.Struct("<IB")
-_OK: Final = Answer()
+_OK: Final = CommandResult()
 
 
 class _Result(MySQLResult):  # type: ignore[misc]
@@ -66,7 +66,7 @@ class _Result(MySQLResult):  # type: ignore[misc]
         return True
 
 
-class PyMySQLConnection(MySQLRawConnection, RowsConnection):
+class PyMySQLRawConnection(MySQLRawConnection, RowsConnection):
     """A physical connection, and the state of its session."""
 
     session: PyMySQLSession
@@ -290,20 +290,20 @@ class PyMySQLConnection(MySQLRawConnection, RowsConnection):
         self.ahead = ""
         self._next_seq_id = 1
 
-    def receive_all(self) -> list[Answer]:
+    def receive_all(self) -> list[CommandResult]:
         """The answers to all that was sent, in order."""
-        answers: list[Answer] = []
+        answers: list[CommandResult] = []
         went_ahead, self.went_ahead = self.went_ahead, False
         while self.unread:
             oks = self.read_oks(self.unread)
             for affected, _, self.server_status, _, _ in oks:
-                answers.append(Answer(affected=affected) if affected else _OK)
+                answers.append(CommandResult(affected=affected) if affected else _OK)
                 self.unread -= 1
             if not oks:
                 answers.append(self._receive_one())
         return after_what_went_ahead(self, answers) if went_ahead else answers
 
-    def _receive_one(self) -> Answer:
+    def _receive_one(self) -> CommandResult:
         """The next answer, as PyMySQL reads it."""
         self._next_seq_id = 1  # the number of an answer's first packet
         try:
@@ -311,9 +311,9 @@ class PyMySQLConnection(MySQLRawConnection, RowsConnection):
         except pymysql.MySQLError as error:
             if self._sock is None:
                 raise
-            return Answer(translate(error))  # type: ignore[arg-type]
+            return CommandResult(translate(error))  # type: ignore[arg-type]
         result: Any = self._result
-        return Answer(None, result.rows or (), result.affected_rows or 0)
+        return CommandResult(None, result.rows or (), result.affected_rows or 0)
 
     @contextmanager
     def within(self, until: float | None) -> Iterator[None]:

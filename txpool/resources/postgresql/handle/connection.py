@@ -37,7 +37,7 @@ _CANCELS = frozenset({"cancel", "cancel_safe"})
 _NO_WORK = (IDLE, int(TransactionStatus.UNKNOWN))
 
 
-class Block(psycopg.Transaction):
+class TransactionBlock(psycopg.Transaction):
     """A block of conn.transaction(). It stays on the physical connection on which it was begun."""
 
     def __init__(self, handle: PsycopgConnection, savepoint_name: str | None, force_rollback: bool) -> None:
@@ -199,9 +199,11 @@ class PsycopgConnection(TwoPhaseConnection):
         return self  # psycopg does not look whether it is closed
 
     @contextmanager
-    def transaction(self, savepoint_name: str | None = None, force_rollback: bool = False) -> Iterator[Block]:
+    def transaction(
+        self, savepoint_name: str | None = None, force_rollback: bool = False
+    ) -> Iterator[TransactionBlock]:
         """A block as psycopg's; inside a transaction it is a savepoint."""
-        block = Block(self, savepoint_name, force_rollback)
+        block = TransactionBlock(self, savepoint_name, force_rollback)
         if self.raw_connection().pgconn.pipeline_status:
             # The block's end is answered where it stands, as psycopg has it.
             with self.pipeline(), block, self.pipeline():

@@ -14,7 +14,7 @@ import psycopg
 from psycopg.pq.abc import PGconn
 
 from txpool.resources.postgresql.session.forks import OneProcessConnection
-from txpool.resources.postgresql.session.libpq import INTERVAL, ReplyTimeout, Session, bounded
+from txpool.resources.postgresql.session.libpq import INTERVAL, LibpqSession, ReplyTimeout, bounded
 from txpool.resources.postgresql.session.psycopg_private import rolling_back, wait
 
 _until: ContextVar[float | None] = ContextVar("until", default=None)
@@ -25,7 +25,7 @@ class DeadlineConnection(OneProcessConnection):
 
     def __init__(self, pgconn: PGconn, *args: Any, **options: Any) -> None:
         super().__init__(pgconn, *args, **options)
-        self.session = Session(pgconn)
+        self.session = LibpqSession(pgconn)
 
     @classmethod
     def connect_until(cls, url: str, until: float | None, **options: Any) -> Self:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import psycopg
 
 from txpool.resources.postgresql.qualified import qualified
-from txpool.resources.postgresql.session.libpq import Session, failure, value
+from txpool.resources.postgresql.session.libpq import LibpqSession, failure, value
 
 # Every session runs these first. The timeline belongs to a transaction's id: after a failover that lost transactions,
 # their ids are used again.
@@ -27,7 +27,7 @@ class ServerIdentity(NamedTuple):
     role: str
 
 
-def identify(session: Session, until: float | None = None) -> ServerIdentity:
+def identify(session: LibpqSession, until: float | None = None) -> ServerIdentity:
     """Ask the server for its identity; identity and timeline are empty if the role may not read them."""
     session.send(f"select {ROLE}; select {IDENTITY}; select {TIMELINE}")
     role, *found = session.receive(until)

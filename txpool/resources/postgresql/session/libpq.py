@@ -53,7 +53,7 @@ class ReplyTimeout(psycopg.OperationalError):
     """No answer came in time: whether the server executes the message is not known."""
 
 
-class Session:
+class LibpqSession:
     """One message at a time over one connection, for as long as that is open. Used by one thread at a time."""
 
     __slots__ = ("_pgconn", "_poll", "_unsent", "results")

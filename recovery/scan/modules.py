@@ -240,13 +240,13 @@ class OrphanModule:
             for gtrid in sorted(recorded)
             if snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED and not snapshot.is_listed(gtrid)
         ]
-        needless += _ended_beside_last_resources(this_pass)
+        needless += _ended_with_last_resources(this_pass)
         if needless:
             this_pass.log.purge(needless)
             this_pass.recorder.record_forgotten(needless)
 
 
-def _ended_beside_last_resources(this_pass: RecoveryPass) -> list[str]:
+def _ended_with_last_resources(this_pass: RecoveryPass) -> list[str]:
     """The transactions of fenced processes whose notes of a last resource nobody needs: none of their branches is left.
 
     A last resource commits only after every other branch has prepared. So if a listing that is taken after the fence

@@ -232,7 +232,7 @@ def _unreadable(error: OSError | UnicodeDecodeError) -> tuple[str, str]:
     return str(error.strerror), "write the value into it"
 
 
-def quoted_beside_references(text: str) -> str:
+def quoted_around_references(text: str) -> str:
     """A text, percent-encoded as a part of a url, but for the references in it."""
     parts = re.split(f"({_REFERENCE_ALONE.pattern})", text)
     return "".join(part if index % 2 else quote(part, safe="") for index, part in enumerate(parts))

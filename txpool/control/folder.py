@@ -38,7 +38,7 @@ def require_supported() -> None:
         )
 
 
-def made(folder: Path) -> Path:
+def ensure(folder: Path) -> Path:
     """Make the folder, if it is missing, for its owner alone. ConfigurationError if it is not safe to use."""
     require_supported()
     with suppress(FileExistsError):

@@ -110,7 +110,7 @@ def configured(settings: CoordinatorSettings) -> None:
         if _listener is not None and _listener.folder == wanted:
             return
         try:
-            previous, _listener = _listener, None if wanted is None else Listener(folders.made(wanted))
+            previous, _listener = _listener, None if wanted is None else Listener(folders.ensure(wanted))
         except (OSError, RuntimeError) as error:  # RuntimeError: no further thread can be started
             reason = getattr(error, "strerror", None) or str(error)
             raise ConfigurationError(f"control.folder = {wanted}: no socket could be made there: {reason}") from error

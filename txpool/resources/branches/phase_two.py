@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txpool")
 
 #: How long, and how often, it is asked whether a session that was just closed has let go of the branch, in seconds.
-_LET_GO_WAIT: Final = 1.0
-_LET_GO_INTERVAL: Final = 0.02
+_RELEASE_WAIT: Final = 1.0
+_RELEASE_INTERVAL: Final = 0.02
 
 
 class PhaseTwoVerb(Enum):
@@ -198,12 +198,12 @@ class PhaseTwoCommand(ABC):
 
     def _outcome_of_gone(self, raw: RawConnection, reply: PhaseTwoReply) -> BranchOutcome | None:
         """What became of a branch that this session does not know: see docs/explanation/a-branch-that-is-gone.md."""
-        until = monotonic() + _LET_GO_WAIT
+        until = monotonic() + _RELEASE_WAIT
         while self._is_listed(raw):  # it is there, and the session that has prepared it is still connected
             if monotonic() > min(until, self._until or until):
                 self._log(self._level, f"left to recovery: {self.held_by} ({reply.why})")
                 return _UNKNOWN
-            sleep(_LET_GO_INTERVAL)
+            sleep(_RELEASE_INTERVAL)
             self._send_over(raw)
             reply = self._reply(raw)
             if reply.kind is not _GONE:

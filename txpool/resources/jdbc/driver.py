@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: java.sql.Connection's numbers of isolation levels.
 ISOLATION: Final = {"read-uncommitted": 1, "read-committed": 2, "repeatable-read": 4, "serializable": 8}
 _IDENTIFIED: Final = ("xa", "cmr")
-_BESIDE_TIMEOUT: Final = 5.0
+_SECOND_TIMEOUT: Final = 5.0
 
 
 #: By the branch's name: connections that have prepared, of a database in which closing one would lose the branch. They
@@ -75,7 +75,7 @@ class JdbcDriver:
     def _connect(self, until: float | None) -> XaConnection:
         raw = self._opened(None if until is None else max(until - monotonic(), 1.0))
         try:
-            raw.open_beside = self._open_beside
+            raw.open_second_session = self._open_second_session
             raw.database = self._database = DATABASES.get(raw.product, OTHER)
             if in_step() and until is not None and raw.database.has_network_timeout:
                 raw.set_network_timeout(max(until - monotonic(), 1.0))
@@ -90,11 +90,11 @@ class JdbcDriver:
             raise
         return raw
 
-    def _open_beside(self) -> XaConnection:
+    def _open_second_session(self) -> XaConnection:
         """Another session, for what the first cannot do."""
         with translated():
             return without_secrets(
-                lambda: self._opened(_BESIDE_TIMEOUT), f"datasource {self._settings.name}", self._settings.secrets
+                lambda: self._opened(_SECOND_TIMEOUT), f"datasource {self._settings.name}", self._settings.secrets
             )
 
     def _opened(self, timeout: float | None = None) -> XaConnection:
@@ -225,7 +225,7 @@ class JdbcDriver:
         return None
 
 
-def let_go(xid: Xid) -> None:
+def close_kept(xid: Xid) -> None:
     """Close the connection that was kept for a branch: that has ended."""
     raw = _kept.pop(xid.joined, None)
     if raw is not None:

@@ -10,7 +10,7 @@ from txpool.errors import described
 from txpool.resources.base import BranchOutcome
 from txpool.resources.branches.phase_two import PhaseTwoCommand, PhaseTwoReply
 from txpool.resources.deadlines import within_step
-from txpool.resources.jdbc.driver import let_go
+from txpool.resources.jdbc.driver import close_kept
 
 if TYPE_CHECKING:
     from txpool.resources.jdbc.session import XaConnection
@@ -49,7 +49,7 @@ class JdbcPhaseTwo(PhaseTwoCommand):
             return outcome
         if raw is not self._own:
             if raw.database.keeps_open:
-                let_go(self._record.xid)
+                close_kept(self._record.xid)
             return outcome
         with suppress(Exception):
             raw.database.after_finishing(raw)

@@ -91,8 +91,8 @@ class XaConnection(JdbcConnection):
     #: Several processes can have the database open.
     is_served = False
     #: Opens another session, and the one that was opened: it ends with this one.
-    open_beside: Callable[[], XaConnection]
-    beside: XaConnection | None = None
+    open_second_session: Callable[[], XaConnection]
+    second_session: XaConnection | None = None
     #: A statement may have changed the session: `reset` cannot restore all, and the connection is replaced.
     changed = False
     characteristics = UNSPECIFIED
@@ -152,9 +152,9 @@ class XaConnection(JdbcConnection):
 
     def drop(self) -> None:
         """Close it without waiting, and its XAConnection with it. What it has prepared stays, in most databases."""
-        beside, self.beside = self.beside, None
-        if beside is not None:
-            beside.drop()
+        second_session, self.second_session = self.second_session, None
+        if second_session is not None:
+            second_session.drop()
         self.abort()
         opened, self.xa_connection = self.xa_connection, None
         if opened is not None:

@@ -74,7 +74,7 @@ class JavaSource:
         if name is None:
             return None, self._by_driver(classes, user, password, options)
         java_class = classes.load(name)
-        source = self._made(java_class, name)
+        source = self._instance(java_class, name)
         setters = setters_of(java_class)
         wanted = self._properties(setters, user, password, options)
         unknown = [key for key in wanted if _spelled(key) not in setters]
@@ -98,7 +98,7 @@ class JavaSource:
         kind = _XA if settings.mode == "xa" else f"{_XA} or {_PLAIN}"
         raise ConfigurationError(f"datasource {settings.name}: {name} is no {kind}: name one of its driver's")
 
-    def _made(self, java_class: Any, name: str) -> Any:
+    def _instance(self, java_class: Any, name: str) -> Any:
         try:
             return call(java_class)
         except Exception as error:
@@ -171,7 +171,7 @@ class JavaSource:
                 f"datasource {settings.name}: jdbc.driver-class names no XADataSource, and mode = xa needs one: write "
                 "xaDataSourceClassName, or mode = cmr"
             )
-        driver = self._made(classes.load(settings.jdbc_driver_class), settings.jdbc_driver_class)
+        driver = self._instance(classes.load(settings.jdbc_driver_class), settings.jdbc_driver_class)
         properties = classes.load("java.util.Properties")()
         for key, value in {**options, "user": user, "password": password}.items():
             if value is not None:

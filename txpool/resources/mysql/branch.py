@@ -14,7 +14,7 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.marks import is_hidden
 from txpool.resources.mysql.phase_two import MySQLPhaseTwo, evidence_of
-from txpool.resources.mysql.wire import OUT_OF_STEP, WARNINGS, code_of, ends_session, tells_that_rows_stay
+from txpool.resources.mysql.protocol import OUT_OF_STEP, WARNINGS, code_of, ends_session, tells_that_rows_stay
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.state import MySQLRawConnection
@@ -160,7 +160,7 @@ class MySQLBranch(BranchNamedAtStart):
             try:
                 # END is refused if the branch can only roll back, and ROLLBACK is not.
                 self._session.send(
-                    xa.named("end", raw.xid), xa.named("rollback", raw.xid), WARNINGS, raw.let_go_command
+                    xa.named("end", raw.xid), xa.named("rollback", raw.xid), WARNINGS, raw.release_hold_command
                 )
                 _, rolled_back, warnings, _ = self._session.receive(until)
                 raw.unrollable = raw.unrollable or tells_that_rows_stay(warnings)

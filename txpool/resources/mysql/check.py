@@ -19,13 +19,13 @@ from txpool.resources.mysql.driver import MySQLDriver
 from txpool.resources.mysql.own_tables import DENIED, quoted
 from txpool.resources.mysql.proof import account_of
 from txpool.resources.mysql.proof_findings import generation_findings, identity_findings
+from txpool.resources.mysql.protocol import code_of
 from txpool.resources.mysql.server import Server, ask, may_add_generation, may_read_generations
 from txpool.resources.mysql.staging import CREATED, PREFIX, REGISTER
-from txpool.resources.mysql.wire import code_of
 
 if TYPE_CHECKING:
+    from txpool.resources.mysql.protocol import Session
     from txpool.resources.mysql.state import MySQLRawConnection
-    from txpool.resources.mysql.wire import Session
 
 _WITH_TRANSACTIONS: Final = ("InnoDB", "RocksDB", "ROCKSDB", "TokuDB", "ndbcluster")
 _NAMED: Final = 5

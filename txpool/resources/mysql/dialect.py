@@ -16,7 +16,7 @@ from txpool.errors import TransactionRolledBack, described
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.wire import WARNINGS, CommandResult, code_of, ends_session, tells_that_rows_stay
+from txpool.resources.mysql.protocol import WARNINGS, CommandResult, code_of, ends_session, tells_that_rows_stay
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver

@@ -23,9 +23,9 @@ from txpool.resources.mysql.dialect import MySQLDialect, begin, beginning_as
 from txpool.resources.mysql.marks import MySQLMarks
 from txpool.resources.mysql.pooler import DO, refused
 from txpool.resources.mysql.proof import warn_unproven
+from txpool.resources.mysql.protocol import code_of
 from txpool.resources.mysql.server import add_generation, ask, assign_identity, has_generation
 from txpool.resources.mysql.session import text_of
-from txpool.resources.mysql.wire import code_of
 from txpool.sql.dialects import MYSQL
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.dialect import RELEASE, SET_SAVEPOINT, MySQLDialect, require_released
-from txpool.resources.mysql.wire import Session
+from txpool.resources.mysql.protocol import Session
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.state import MySQLRawConnection

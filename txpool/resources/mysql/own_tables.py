@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.resources.mysql.wire import Session, code_of
+from txpool.resources.mysql.protocol import Session, code_of
 from txpool.resources.records import FORMAT, require_format
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from txpool.resources.base import BranchOutcome
 from txpool.resources.branches.phase_two import DONE, ROLLBACK, PhaseTwoCommand, PhaseTwoReply, ReplyKind
 from txpool.resources.mysql import xa
+from txpool.resources.mysql.protocol import WARNINGS, ends_session, tells_that_rows_stay
 from txpool.resources.mysql.server import has_generation
-from txpool.resources.mysql.wire import WARNINGS, ends_session, tells_that_rows_stay
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.state import MySQLRawConnection
@@ -49,9 +49,9 @@ class MySQLPhaseTwo(PhaseTwoCommand):
         if raw is not self._own:
             raw.session.send(command)
         elif self._verb is ROLLBACK:
-            raw.session.send(command, WARNINGS, raw.let_go_command)
+            raw.session.send(command, WARNINGS, raw.release_hold_command)
         else:
-            raw.session.send(command, raw.let_go_command)
+            raw.session.send(command, raw.release_hold_command)
 
     def _receive(self, raw: MySQLRawConnection) -> PhaseTwoReply:
         answer, *others = raw.session.receive(self._until)

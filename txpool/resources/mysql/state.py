@@ -13,7 +13,7 @@ from txpool.resources.mysql.session import XA_REFUSED, changes_session, commands
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from txpool.resources.mysql.wire import DriverSession
+    from txpool.resources.mysql.protocol import DriverSession
     from txpool.xid import Xid
 
 
@@ -149,9 +149,9 @@ class MySQLRawConnection:
         return xa.ended_after(xa.HOLD_SECONDS) if self.wait_timeout and not self.changed else xa.HOLD
 
     @property
-    def let_go_command(self) -> str:
+    def release_hold_command(self) -> str:
         """The command that undoes `hold_command`; without one it changes nothing."""
-        return xa.ended_after(self.wait_timeout) if self.wait_timeout and not self.changed else xa.LET_GO
+        return xa.ended_after(self.wait_timeout) if self.wait_timeout and not self.changed else xa.RELEASE_HOLD
 
     def left(self) -> None:
         """Note that what was begun on it has ended."""

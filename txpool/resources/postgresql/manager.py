@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from txpool.config.keys import MODES
-from txpool.config.secrets import quoted_beside_references
+from txpool.config.secrets import quoted_around_references
 from txpool.errors import ConfigurationError
 from txpool.resources.manager import PhaseTwo, ResourceManager
 from txpool.sql.dialects import POSTGRESQL
@@ -74,7 +74,7 @@ class PostgreSQL(ResourceManager):
             raise ConfigurationError("the connection string is none that libpq can read: write key=value with spaces")
         # Not in the url: what a reference stands for may have any character.
         password = parameters.pop("password", None)
-        quoted = {name: quoted_beside_references(str(value)) for name, value in parameters.items()}
+        quoted = {name: quoted_around_references(str(value)) for name, value in parameters.items()}
         database = quoted.pop("dbname", "")
         return f"postgresql:///{database}?{'&'.join(map('='.join, quoted.items()))}".rstrip("?"), password
 

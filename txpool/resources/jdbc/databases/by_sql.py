@@ -46,7 +46,7 @@ class DatabaseBySQL(Database):
     def prepare(self, raw: XaConnection, xid: Xid) -> PreparedVote: ...
 
     @abstractmethod
-    def ending(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
+    def end_command(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
         """The statement that ends a prepared branch."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class DatabaseBySQL(Database):
             raw.autocommit = True
         for again in (True, False):
             try:
-                raw.run(self.ending(record, verb)).close()
+                raw.run(self.end_command(record, verb)).close()
                 self.make_durable(raw)
             except Exception as error:
                 if raw.lost:

@@ -50,7 +50,7 @@ _NO_SUCH_TRANSACTION: Final = 90129
 _MEMORY: Final = "memory:"
 #: H2 does not survive two that end one branch at once: both are told yes, or its file is damaged. Of a file that one
 #: process has, this lock lets in one at a time.
-_ending = Lock()
+_ending_branch = Lock()
 #: Of a server's database, the row of its identity does: whoever ends a branch holds it by a session beside.
 _HOLD: Final = "select one from txpool.server where one = 1 for update"
 _HOLD_WAIT: Final = "set lock_timeout 5000"
@@ -58,8 +58,8 @@ _SERVED: Final = ("jdbc:h2:tcp:", "jdbc:h2:ssl:")
 
 
 def _after_fork_in_child() -> None:
-    global _ending
-    _ending = Lock()
+    global _ending_branch
+    _ending_branch = Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -150,7 +150,7 @@ class H2(DatabaseBySQL):
 
     def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         if not raw.is_served:
-            with _ending:
+            with _ending_branch:
                 return self._finish_alone(raw, record, verb, own=own)
         held = False
         try:
@@ -174,23 +174,23 @@ class H2(DatabaseBySQL):
 
     def _hold(self, raw: XaConnection) -> None:
         """Wait until no other process ends a branch there, and keep it so until `_release`."""
-        if raw.beside is None or raw.beside.lost:
-            raw.beside = raw.open_beside()
-            raw.beside.run(_HOLD_WAIT).close()
-        raw.beside.run(_HOLD).fetchall()
+        if raw.second_session is None or raw.second_session.lost:
+            raw.second_session = raw.open_second_session()
+            raw.second_session.run(_HOLD_WAIT).close()
+        raw.second_session.run(_HOLD).fetchall()
 
     def _release(self, raw: XaConnection) -> None:
-        if raw.beside is None:
+        if raw.second_session is None:
             return
         try:
-            raw.beside.rollback()
+            raw.second_session.rollback()
         except BaseException as error:
-            beside, raw.beside = raw.beside, None
-            beside.drop()  # with which it ends, too
+            second_session, raw.second_session = raw.second_session, None
+            second_session.drop()  # with which it ends, too
             if not isinstance(error, Exception):
                 raise
 
-    def ending(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
+    def end_command(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
         return f"{verb.word} transaction {_quoted(record.xid.joined)}"
 
     def is_gone(self, error: Exception) -> bool:

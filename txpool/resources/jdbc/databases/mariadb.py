@@ -19,8 +19,8 @@ from txpool.resources.mysql import pooler, xa
 from txpool.resources.mysql import server as servers
 from txpool.resources.mysql.lock_holders import NOT_ALLOWED, behind_prepared
 from txpool.resources.mysql.proof import warn_unproven
+from txpool.resources.mysql.protocol import WARNINGS, CommandResult, tells_that_rows_stay
 from txpool.resources.mysql.session import changes_session, commands_branch, may_commit, text_of
-from txpool.resources.mysql.wire import WARNINGS, CommandResult, tells_that_rows_stay
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import MYSQL
 
@@ -99,7 +99,7 @@ class MariaDB(DatabaseByXA):
     def after_finishing(self, raw: XaConnection) -> None:
         if raw.holds:
             raw.holds = False
-            raw.run(xa.LET_GO).close()
+            raw.run(xa.RELEASE_HOLD).close()
 
     def before_finishing(self, raw: XaConnection) -> None:
         raw.autocommit = True  # else the server takes the end for work outside the branch

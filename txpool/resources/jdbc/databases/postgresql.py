@@ -105,7 +105,7 @@ class PostgreSQLDatabase(DatabaseBySQL):
         raw.in_transaction = False
         return PreparedVote(evidence={_XID_EVIDENCE: transaction or NO_XID, _TIMELINE_EVIDENCE: raw.generation})
 
-    def ending(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
+    def end_command(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
         return f"{verb.word} prepared '{record.xid.joined}'"
 
     def is_gone(self, error: Exception) -> bool:

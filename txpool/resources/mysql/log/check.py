@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
 from txpool.log.statements import TABLES
 from txpool.resources.mysql.log.facts import POOLER, WhyNot, settings_of, why_nots
+from txpool.resources.mysql.protocol import code_of
 from txpool.resources.mysql.server import CREATE_IDENTITY, IDENTITY_TABLE, Server, ask
-from txpool.resources.mysql.wire import code_of
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.log.server import MySQLLogServer

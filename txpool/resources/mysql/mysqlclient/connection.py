@@ -16,10 +16,10 @@ import MySQLdb
 from MySQLdb.connections import Connection
 from MySQLdb.constants import CR
 
-from txpool.resources.mysql.forks import let_go_after_fork
+from txpool.resources.mysql.forks import abandon_after_fork
+from txpool.resources.mysql.protocol import ends_session
 from txpool.resources.mysql.session import LONG
 from txpool.resources.mysql.state import MySQLRawConnection
-from txpool.resources.mysql.wire import ends_session
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.mysqlclient.session import MySQLdbSession
@@ -60,7 +60,7 @@ class MySQLdbRawConnection(MySQLRawConnection, Connection):  # type: ignore[misc
         # lost session the driver closes it, and the number may be another file's then: see `_is_own`.
         self._descriptor = int(self.fileno())
         self._socket = os.fstat(self._descriptor)
-        let_go_after_fork(self)
+        abandon_after_fork(self)
 
     @property
     def lost(self) -> bool:
@@ -198,7 +198,7 @@ class MySQLdbRawConnection(MySQLRawConnection, Connection):  # type: ignore[misc
             if self._is_own(same.fileno()):
                 same.shutdown(socket.SHUT_RDWR)
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """In a forked child: a socket that leads nowhere takes the place of the one to the parent's session."""
         self.dead = True
         nowhere, its_peer = socket.socketpair()

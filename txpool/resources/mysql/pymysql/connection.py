@@ -23,13 +23,13 @@ from pymysql.protocol import EOFPacketWrapper
 
 from txpool.errors import translate
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.forks import let_go_after_fork
+from txpool.resources.mysql.forks import abandon_after_fork
+from txpool.resources.mysql.protocol import CommandResult, after_what_went_ahead
 from txpool.resources.mysql.pymysql.reading import OK, WHOLE_PACKET
 from txpool.resources.mysql.pymysql.rows import RowsConnection
 from txpool.resources.mysql.pymysql.session import PyMySQLSession
 from txpool.resources.mysql.session import LONG, commits_nothing
 from txpool.resources.mysql.state import MySQLRawConnection
-from txpool.resources.mysql.wire import CommandResult, after_what_went_ahead
 
 _COM_RESET_CONNECTION: Final = 0x1F
 _STATE_CHANGED: Final = 0x4000
@@ -84,7 +84,7 @@ class PyMySQLRawConnection(MySQLRawConnection, RowsConnection):
         #: The character set and the collation that the session began with.
         self._first_character_set = self.charset, self.collation
         self.changed = False
-        let_go_after_fork(self)
+        abandon_after_fork(self)
 
     def connect(self, sock: Any = None) -> None:
         again = "session" in vars(self)
@@ -254,7 +254,7 @@ class PyMySQLRawConnection(MySQLRawConnection, RowsConnection):
         with suppress(OSError, AttributeError), socket.socket(fileno=os.dup(self._sock.fileno())) as same:
             same.shutdown(socket.SHUT_RDWR)  # AttributeError: it is closed
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """In a forked child: close its copies of what leads to the parent's session, and send nothing."""
         _abandon(self._result)
         self._result = self._sock = self._rfile = None
@@ -339,7 +339,9 @@ def _packet(statement: str) -> bytes:
 
 
 #: Those of every transaction.
-_PACKETS: Final = {statement: _packet(statement) for statement in (xa.ended_after(xa.HOLD_SECONDS), xa.HOLD, xa.LET_GO)}
+_PACKETS: Final = {
+    statement: _packet(statement) for statement in (xa.ended_after(xa.HOLD_SECONDS), xa.HOLD, xa.RELEASE_HOLD)
+}
 
 
 def _abandon(result: Any) -> None:

@@ -11,7 +11,7 @@ import pymysql
 from pymysql.constants import CR
 
 from txpool.errors import translate
-from txpool.resources.mysql.wire import CommandResult
+from txpool.resources.mysql.protocol import CommandResult
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.pymysql.connection import PyMySQLRawConnection

@@ -88,7 +88,7 @@ _LOOK_UP: Final = qualified(
 )
 _IS_THERE: Final = qualified("SELECT to_regclass(%s) IS NOT NULL")
 _TAKE: Final = qualified("SELECT pg_try_advisory_lock(%s)")
-_LET_GO: Final = qualified("SELECT pg_advisory_unlock_all()")
+_RELEASE_LEASES: Final = qualified("SELECT pg_advisory_unlock_all()")
 
 
 class LogConnection(DeadlineConnection):
@@ -208,7 +208,7 @@ class PostgreSQLLogServer(LogServer):
         return {"lease": key} if taken else None
 
     def release_lease(self, raw: LogConnection) -> None:
-        raw.execute(_LET_GO)
+        raw.execute(_RELEASE_LEASES)
 
     def create(self) -> bool:
         with self.open_raw("txpool log", None) as raw:

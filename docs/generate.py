@@ -23,18 +23,18 @@ from typing import Any, get_args, get_origin
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-import typer  # noqa: E402 - the repository's own packages come first
-from typer.models import ArgumentInfo, OptionInfo  # noqa: E402
+import typer
+from typer.models import ArgumentInfo, OptionInfo
 
-import recovery.cli  # noqa: E402
-import txpool  # noqa: E402
-import txpool.cli  # noqa: E402
-import txpool.spark  # noqa: E402
-from txpool import errors  # noqa: E402
-from txpool.config import keys, other_products  # noqa: E402
-from txpool.config.special_values import Special  # noqa: E402
-from txpool.metrics import catalogue  # noqa: E402
-from txpool.spark.source import plan  # noqa: E402
+import recovery.cli
+import txpool
+import txpool.cli
+import txpool.spark
+from txpool import errors
+from txpool.config import keys, other_products
+from txpool.config.special_values import Special
+from txpool.metrics import catalogue
+from txpool.spark.source import plan
 
 _PART = re.compile(r"(<!-- generated: ([\w. -]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
 #: What of a class is for users; the rest is for other modules.
@@ -135,10 +135,10 @@ def _keys_without() -> str:
 def _commands(name: str, app: typer.Typer) -> str:
     sections = [f"{_help(app.registered_callback.callback) if app.registered_callback else ''}"]
     for each in app.registered_commands:
-        assert each.callback is not None  # noqa: S101 - a command has one
+        assert each.callback is not None
         sections += _command(f"{name} {each.name or each.callback.__name__}", each.callback, each.epilog or "")
     for group in app.registered_groups:
-        assert group.typer_instance is not None  # noqa: S101
+        assert group.typer_instance is not None
         info = group.typer_instance.info
         sections += [f"### `{name} {group.name}`", _markdown(info.help or ""), _markdown(info.epilog or "")]
         sections += [_commands(f"{name} {group.name}", group.typer_instance)]
@@ -309,7 +309,7 @@ def main() -> int:
     for page in old:
         if "--check" not in sys.argv:
             page.write_text(generated(page.read_text(), made))
-        print(page.relative_to(ROOT))  # noqa: T201 - a command's answer
+        print(page.relative_to(ROOT))
     return int("--check" in sys.argv and bool(old))
 
 

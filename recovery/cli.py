@@ -249,7 +249,7 @@ def main() -> None:
 
 
 def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console  # it is not needed where nothing fails
+    from rich.console import Console  # it is not needed if nothing fails
 
     # A gid has colons around its datasource's name, which may be the name of an emoji.
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)

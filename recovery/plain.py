@@ -78,11 +78,11 @@ def _read(options: Mapping[str, ParamMeta], positional: Sequence[ParamMeta], wor
             found[parameter.name] = True
         else:
             value = text if equals and name in options else next(words, "") if name in options else word
-            found[parameter.name] = _made(parameter, value)
+            found[parameter.name] = _converted(parameter, value)
     return found
 
 
-def _made(parameter: ParamMeta, text: str) -> Any:
+def _converted(parameter: ParamMeta, text: str) -> Any:
     if parameter.annotation not in _MAKERS or not text or text.startswith("-"):
         raise _NotPlain
     return _MAKERS[parameter.annotation](text)

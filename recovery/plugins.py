@@ -47,10 +47,10 @@ def named_modules(values: Properties, key: str, names: Iterable[str]) -> list[Ow
     names = list(dict.fromkeys(names))
     if names:
         require_own_file(values, key)
-    return [OwnModule(name, partial(_made, name)) for name in names]
+    return [OwnModule(name, partial(_new_module, name)) for name in names]
 
 
-def _made(name: str) -> Any:
+def _new_module(name: str) -> Any:
     module, _, function = name.partition(":")
     return getattr(import_module(module), function)()
 

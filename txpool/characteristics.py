@@ -40,14 +40,14 @@ class Characteristics:
         return self.isolation is not None or self.read_only is not None
 
     def over(self, other: Characteristics) -> Characteristics:
-        """These, and the other's where these leave something open."""
+        """These, and the other's if these leave something open."""
         return Characteristics(
             other.isolation if self.isolation is None else self.isolation,
             other.read_only if self.read_only is None else self.read_only,
         )
 
     def require_allows(self, nested: Characteristics, gtrid: str) -> None:
-        """ProgrammingError where a block that asks for `nested` would be a part of a transaction with these."""
+        """ProgrammingError if a block that asks for `nested` would be a part of a transaction with these."""
         if nested.isolation not in (None, self.isolation) or nested.read_only not in (None, bool(self.read_only)):
             raise ProgrammingError(
                 f"{gtrid} was begun with {self}, and a block within it asks for {nested}, which cannot change any "
@@ -56,7 +56,7 @@ class Characteristics:
             )
 
     def require_writable(self, gtrid: str, what: str) -> None:
-        """ProgrammingError where a transaction with these is read-only."""
+        """ProgrammingError if a transaction with these is read-only."""
         if self.read_only:
             raise ProgrammingError(f"{gtrid} is read-only, and {what} writes. Nothing was done.")
 

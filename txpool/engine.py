@@ -30,7 +30,7 @@ def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine
     """An Engine whose connections are the datasource's; `options` are those of sqlalchemy.create_engine.
 
     SQLAlchemy commits and rolls back by itself, which inside a transaction needs `managed.commit = join`. Its own
-    two-phase commit (`begin_twophase()`, `Session(twophase=True)`) works outside a transaction, where the database's
+    two-phase commit (`begin_twophase()`, `Session(twophase=True)`) works outside a transaction, if the database's
     driver has it. It and AUTOCOMMIT are refused inside a transaction, and the options of a pool and of connecting
     always (ConfigurationError).
     """

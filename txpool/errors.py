@@ -5,7 +5,7 @@
     Exception
     ├── Warning                            (PEP 249)
     ├── UserWarning
-    │   └── OutsideTransactionWarning      a statement outside any transaction, where transaction.required = warn
+    │   └── OutsideTransactionWarning      a statement outside any transaction, if transaction.required = warn
     └── Error                              (PEP 249)
         ├── InterfaceError
         │   └── ConfigurationError         a file, key or value is wrong; nothing was done
@@ -112,7 +112,7 @@ class AlreadyDone(Error):
     """The work of a transaction_id was done before, and nothing was done now.
 
     `datasource` has the record of it, `gtrid` is the transaction that has done it, and `done_at` is when that began
-    there, by the database's clock (UTC; None where the record does not say).
+    there, by the database's clock (UTC; None if the record does not say).
     """
 
     def __init__(
@@ -199,7 +199,7 @@ _PEP249: tuple[type[Exception], ...] = (
 
 @lru_cache(maxsize=512)
 def _combined_class(driver_class: type[BaseException]) -> type[BaseException] | None:
-    """A class that derives from the driver's class and ours; None where the driver's is not one of PEP 249."""
+    """A class that derives from the driver's class and ours; None if the driver's is not one of PEP 249."""
     names = {base.__name__ for base in driver_class.__mro__ if base.__module__ != "builtins"}
     for ours in _PEP249:
         if ours.__name__ in names and ("Error" in names or ours is Warning):

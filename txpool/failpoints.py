@@ -16,7 +16,7 @@ from typing import Final
 
 from txpool.locks import Lock
 
-#: Every point, with the state in which it is reached. A test fails where one is never reached.
+#: Every point, with the state in which it is reached. A test fails if one is never reached.
 POINTS: Final = {
     "coordinator.begin": "commit was called, nothing has been sent",
     "readers.apart": "the branches that have only read are known, nothing is named or prepared",

@@ -65,7 +65,7 @@ def names_code(driver: str) -> bool:
 
 
 def find_resource_manager(driver: str) -> ResourceManager:
-    """The resource manager of a driver. ConfigurationError where there is none, or where it cannot be imported."""
+    """The resource manager of a driver. ConfigurationError if there is none, or if it cannot be imported."""
     manager = _load(driver)
     _used[driver] = manager
     return manager
@@ -78,13 +78,13 @@ def known() -> list[ResourceManager]:
 
 
 def of_url(url: str) -> ResourceManager | None:
-    """The resource manager to whose schemes a url belongs; None where there is none.
+    """The resource manager to whose schemes a url belongs; None if there is none.
 
     A package whose resource manager cannot be imported is skipped: whoever gives its driver is told.
     """
     if "://" not in url or not url[:1].isalpha() or url.startswith("jdbc:"):
         return None
-    for driver in chain(BUILT_IN, DRIVERS):  # which reads no metadata where one of ours has it
+    for driver in chain(BUILT_IN, DRIVERS):  # which reads no metadata if one of ours has it
         with suppress(ConfigurationError):
             manager = _load(driver)
             if url.startswith(manager.schemes):
@@ -103,7 +103,7 @@ def _load(driver: str) -> ResourceManager:
 
 
 def _import(driver: str) -> ResourceManager | str:
-    """The resource manager, or why there is none. ConfigurationError where a package may yet bring it."""
+    """The resource manager, or why there is none. ConfigurationError if a package may yet bring it."""
     if names_code(driver):
         return _import_code(driver)
     ours = BUILT_IN.get(driver)

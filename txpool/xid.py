@@ -2,7 +2,7 @@
 
 A gtrid is ``txp1:<node>:<incarnation>:<number>``. A bqual is ``<number>:<tag>:<decider>``, followed in a Spark task by
 ``:<write>.<partition>.<attempt>.<branches>``. The decider is ``L`` for the decision log, or for a marked datasource
-``M.<tag>:<identity>``, with the identity of its table of marks (left out where the table had none yet). A name that
+``M.<tag>:<identity>``, with the identity of its table of marks (left out if the table had none yet). A name that
 does not match exactly is not ours, and is never touched. The number in ``txp1`` is that of the format: names of later
 versions have another, and are for their recovery.
 """
@@ -69,7 +69,7 @@ class Xid(NamedTuple):
 
     @property
     def decider(self) -> str | None:
-        """The tag of the marked datasource that decides, or None where the decision log does."""
+        """The tag of the marked datasource that decides, or None if the decision log does."""
         decider = _parsed(self)[3]
         return None if decider == "L" else split_pointer(decider[2:])[0]
 
@@ -80,12 +80,12 @@ class Xid(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """The identity of the marked datasource's table; empty where the log decides, or the table had none yet."""
+        """The identity of the marked datasource's table; empty if the log decides, or the table had none yet."""
         return split_pointer(_parsed(self)[3])[1]
 
     @property
     def task(self) -> TaskName | None:
-        """Where in a Spark job the branch was prepared; None where it was not prepared in a Spark task."""
+        """Where in a Spark job the branch was prepared; None if it was not prepared in a Spark task."""
         if self.bqual.endswith(":L"):  # as most names do; the rest is not read, which takes longer
             return None
         found = _parsed(self)
@@ -141,7 +141,7 @@ def _bqual(number: int, datasource: str, decider: str | None, identity: str) -> 
 
 @lru_cache(maxsize=1024)
 def tag_of(datasource: str) -> str:
-    """A datasource's name; where that is too long for a bqual, its beginning and a digest of the whole."""
+    """A datasource's name; if that is too long for a bqual, its beginning and a digest of the whole."""
     if len(datasource) <= _TAG_LIMIT:
         return datasource
     digest = hashlib.sha256(datasource.encode()).hexdigest()[:6]
@@ -171,7 +171,7 @@ def split_pointer(pointer: str) -> tuple[str, str]:
 
 
 def parse(joined: str) -> Xid | None:
-    """The branch with this joined name; None where it is not exactly a name of ours."""
+    """The branch with this joined name; None if it is not exactly a name of ours."""
     parts = joined.split(":", 4)
     if len(parts) != 5:
         return None

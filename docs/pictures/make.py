@@ -21,10 +21,10 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from rich.console import Console  # noqa: E402 - the repository's own packages come first
+from rich.console import Console
 
-from txpool.demo.scenarios import run_scenarios  # noqa: E402
-from txpool.demo.server import EmbeddedPostgres  # noqa: E402
+from txpool.demo.scenarios import run_scenarios
+from txpool.demo.server import EmbeddedPostgres
 
 #: What the process does: a transfer between two databases.
 _TRANSFER = """
@@ -50,7 +50,7 @@ def demo(rows: int | None, *, spark: bool = True) -> None:
     # The picture fetches nothing: it takes the reader's own fonts.
     picture = re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL).replace("Fira Code, ", "")
     (FOLDER / "demo.svg").write_text("\n".join(line.rstrip() for line in picture.splitlines()) + "\n")
-    print(text)  # noqa: T201 - to be looked at
+    print(text)
 
 
 def status_page() -> None:
@@ -72,13 +72,13 @@ def status_page() -> None:
         served = "datasources = orders.properties, billing.properties\nstatus.address = 127.0.0.1:9464\n"
         (folder / "recovery.properties").write_text(f"{log}{served}recovery.backoff = 0\nrecovery.period = 600\n")
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        killed = subprocess.run(  # noqa: S603
+        killed = subprocess.run(
             [sys.executable, "-c", _TRANSFER],
             cwd=folder,
             env=environment | {"TXPOOL_FAILPOINTS": "coordinator.decided=kill"},
             check=False,
         )
-        assert killed.returncode == -signal.SIGKILL  # noqa: S101
+        assert killed.returncode == -signal.SIGKILL
         two.stop("immediate")
         daemon = subprocess.Popen(
             [sys.executable, "-m", "recovery", "run", "--conf", "recovery.properties"], cwd=folder, env=environment
@@ -101,7 +101,7 @@ def _photograph() -> None:
             pass
         time.sleep(0.2)
     chromium = shutil.which("chromium")
-    assert chromium, "chromium is needed"  # noqa: S101
+    assert chromium, "chromium is needed"
     with tempfile.TemporaryDirectory() as profile:
         command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         command += [
@@ -109,7 +109,7 @@ def _photograph() -> None:
             f"--user-data-dir={profile}",
             f"--screenshot={FOLDER / 'status-page.png'}",
         ]
-        subprocess.run([*command, "http://127.0.0.1:9464/"], check=True, capture_output=True)  # noqa: S603
+        subprocess.run([*command, "http://127.0.0.1:9464/"], check=True, capture_output=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from txpool.locks import Lock
 class ConfiguredDatasources:
     """The datasources that were given, and those of files. Thread-safe. A pass takes `all` when it begins.
 
-    It opens those of files itself, even where the application has them open, and closes them itself. One may be closed
+    It opens those of files itself, even if the application has them open, and closes them itself. One may be closed
     during a pass: recovery asks over connections of its own, and not over the pool's.
     """
 
@@ -30,7 +30,7 @@ class ConfiguredDatasources:
         found = by_name([*given, *map(_settings, paths)]).values()
         # Those that were given are named last.
         for each in sorted(found, key=lambda one: not isinstance(one, DataSourceSettings)):
-            self.all += (self._made(each),)
+            self.all += (self._recoverable(each),)
         if not self.all:
             raise ConfigurationError(
                 "recovery has no datasource: name the datasources' files, as in datasources = orders.properties"
@@ -40,9 +40,9 @@ class ConfiguredDatasources:
         """See `RecoveryManager.add_datasource`."""
         new = _settings(added) if isinstance(added, str | Path) else added
         with self._lock:
-            by_name([new, *self.all])  # raises where another one has its name
+            by_name([new, *self.all])  # raises if another one has its name
             replaced = [each for each in self.all if each.name == new.name]
-            self.all = (*(each for each in self.all if each.name != new.name), self._made(new))
+            self.all = (*(each for each in self.all if each.name != new.name), self._recoverable(new))
             self._removed.discard(new.name)
         self._close(each for each in replaced if each is not new)
 
@@ -67,7 +67,7 @@ class ConfiguredDatasources:
         """Close those that were opened here."""
         self._close(self.all)
 
-    def _made(self, described: RecoverableDatasource | DataSourceSettings) -> RecoverableDatasource:
+    def _recoverable(self, described: RecoverableDatasource | DataSourceSettings) -> RecoverableDatasource:
         if not isinstance(described, DataSourceSettings):
             return described
         datasource = DataSource.from_settings(described)

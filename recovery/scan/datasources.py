@@ -218,7 +218,7 @@ class RecoveryDatasources:
         found: dict[str, Listing] = {}
         self._deciders = tuple(deciders) or self._deciders
         started = {name: self.asking.start(name, partial(self._ask, name)) for name in self.managers}
-        self._start_to_ask_beside()
+        self._start_side_queries()
         answers, errors = collect(started)
         unanswered = self._failed | errors
         for name, listing in answers.items():
@@ -275,7 +275,7 @@ class RecoveryDatasources:
         """The roles that sessions of a datasource log in as, by its configuration. Asks its database."""
         return self.asking.start(name, self.managers[name].logins)()
 
-    def _start_to_ask_beside(self) -> None:
+    def _start_side_queries(self) -> None:
         """Start to ask for staging tables and rows, behind the listing: one that hangs costs its time only once."""
         for name, area in self.stagings.items():
             if name not in self._staged:
@@ -286,12 +286,12 @@ class RecoveryDatasources:
 
     def staging_tables(self) -> dict[str, Sequence[StagingTable]]:
         """The staging tables of every datasource that answers. The listings report the datasources that do not."""
-        self._start_to_ask_beside()
+        self._start_side_queries()
         return collect(self._staged)[0]
 
     def branch_rows(self) -> tuple[dict[str, Sequence[Xid]], dict[str, str]]:
         """The branches that have rows, by datasource, and the errors of tables that could not be read."""
-        self._start_to_ask_beside()
+        self._start_side_queries()
         return collect(self._rows)
 
     def rows(self) -> tuple[dict[str, dict[str, MarkedRow]], dict[str, str]]:

@@ -240,16 +240,16 @@ class OrphanModule:
             for gtrid in sorted(recorded)
             if snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED and not snapshot.is_listed(gtrid)
         ]
-        needless += _ended_beside_last_resources(this_pass)
+        needless += _ended_with_last_resources(this_pass)
         if needless:
             this_pass.log.purge(needless)
             this_pass.recorder.record_forgotten(needless)
 
 
-def _ended_beside_last_resources(this_pass: RecoveryPass) -> list[str]:
+def _ended_with_last_resources(this_pass: RecoveryPass) -> list[str]:
     """The transactions of fenced processes whose notes of a last resource nobody needs: none of their branches is left.
 
-    A last resource commits only after every other branch has prepared. So where a listing that is taken after the fence
+    A last resource commits only after every other branch has prepared. So if a listing that is taken after the fence
     has none of them, either nothing was prepared, or the last resource was told of.
     """
     snapshot = this_pass.snapshot
@@ -301,7 +301,7 @@ def run_steps(
 
 
 def _recorded(this_pass: RecoveryPass, name: str, gtrid: str, step: Callable[[], T]) -> T | None:
-    """The step's result; None where it fails, and the failure is recorded."""
+    """The step's result; None if it fails, and the failure is recorded."""
     try:
         return step()
     except Exception as error:

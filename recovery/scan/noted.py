@@ -23,7 +23,7 @@ _DRIVERS = {"postgresql://": "psycopg", "mysql://": "pymysql"}
 
 
 def open_noted(note: LocationNote, allowed: Sequence[AllowedLogin]) -> DataSource:
-    """The datasource of a note without a file. ConfigurationError where recovery's file does not allow its login.
+    """The datasource of a note without a file. ConfigurationError if recovery's file does not allow its login.
 
     Its pool is closed, so that nothing else of this process finds it: recovery opens connections of its own.
     """
@@ -60,12 +60,12 @@ def _settings(name: str, login: Login, allowed: AllowedLogin) -> DataSourceSetti
 
 
 def _why_not(login: Login, allowed: Sequence[AllowedLogin]) -> str:
-    beside = "add this login to recovery.noted" if allowed else "allow it by this line in recovery's file"
+    remedy = "add this login to recovery.noted" if allowed else "allow it by this line in recovery's file"
     line = str(login) if allowed else f"recovery.noted = {login}"
     lacking = ""
     if not login.reference and not login.function:
         lacking = ". It names no reference to a password: if one is needed, write :${env:NAME} behind the user"
     return (
         "the datasource was configured in code, and recovery.noted does not allow the login that the log has noted. "
-        f"Is it yours? Then {beside}: {line}{lacking}"
+        f"Is it yours? Then {remedy}: {line}{lacking}"
     )

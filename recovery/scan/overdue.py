@@ -1,7 +1,7 @@
 """Ends what a living process has left prepared for too long, if `recovery.overdue-rollback` allows it.
 
 Age only says when to try. The outcome is the decision log's, or the marked datasource's: an abort record or a tombstone
-takes the decision's key first, and where it meets a decision, nothing is done. What is beside a last resource is left
+takes the decision's key first, and if it meets a decision, nothing is done. What is beside a last resource is left
 alone, since that commits before the decision.
 """
 
@@ -57,7 +57,7 @@ class OverdueModule:
             return None
         last = snapshot.last_resource(gtrid)
         if last:
-            this_pass.leave_all_alone(gtrid, _beside(last))
+            this_pass.leave_all_alone(gtrid, _why_left_prepared(last))
             return None
         marked = snapshot.marked_by(gtrid)
         if marked is not None:
@@ -75,7 +75,7 @@ class OverdueModule:
             this_pass.leave_all_alone(gtrid, "it is aborted in the log: the next pass rolls it back", alarm=False)
         else:
             last = this_pass.log.last_resources().get(gtrid)
-            this_pass.leave_all_alone(gtrid, _DECIDED if last is None else _beside(last))
+            this_pass.leave_all_alone(gtrid, _DECIDED if last is None else _why_left_prepared(last))
 
     def _end_marked(self, this_pass: RecoveryPass, marked: str, gtrid: str) -> Callable[[], object] | None:
         try:
@@ -90,7 +90,7 @@ class OverdueModule:
         return finish_branches(this_pass, marked, row)
 
 
-def _beside(last: str) -> str:
+def _why_left_prepared(last: str) -> str:
     return f"its process is alive and leaves it prepared, and its last resource, {last}, may have committed already"
 
 

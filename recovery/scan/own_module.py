@@ -24,20 +24,20 @@ class RecoveryModule(Protocol):
 
 
 class OwnModule:
-    """Runs one such module; it is made when it is first run, and again in the next pass where that has failed."""
+    """Runs one such module; it is made when it is first run, and again in the next pass if that has failed."""
 
     def __init__(self, name: str, make: Callable[[], RecoveryModule]) -> None:
         self.name = name
         self._make = make
-        self._made: RecoveryModule | None = None
+        self._module: RecoveryModule | None = None
 
     def run(self, this_pass: RecoveryPass) -> None:
         this_pass.datasources.asking.start(f"module {self.name}", partial(self._run, this_pass.snapshot))()
 
     def _run(self, snapshot: Snapshot) -> None:
         try:
-            if self._made is None:
-                self._made = self._make()
-            self._made.run(snapshot)
+            if self._module is None:
+                self._module = self._make()
+            self._module.run(snapshot)
         except SystemExit as error:  # it would end the thread of recovery
             raise OperationalError(f"it has called sys.exit({error.code!r})") from error

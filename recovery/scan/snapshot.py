@@ -69,9 +69,9 @@ class Snapshot:
     #: Whether all nodes are ours, those that the log does not know included.
     every_node: bool = False
     heuristics: tuple[Heuristic, ...] = ()
-    #: By gtrid, where no decision was made yet: the last resource, which commits before the decision.
+    #: By gtrid, if no decision was made yet: the last resource, which commits before the decision.
     last_resources: Mapping[str, str] = field(default_factory=dict)
-    #: By incarnation: the largest timeout that any of its transactions has had, in seconds; `inf` where there was none.
+    #: By incarnation: the largest timeout that any of its transactions has had, in seconds; `inf` if there was none.
     timeouts: Mapping[str, float] = field(default_factory=dict)
     #: By gtrid: for how many seconds scans have seen it in doubt. Not every database tells an age.
     seen_for: Mapping[str, float] = field(default_factory=dict)
@@ -234,7 +234,7 @@ class Snapshot:
             return CoordinatorState.FINISHED
         if state is None:
             return CoordinatorState.UNKNOWN
-        # Where the log decides, an abort record is final. It was read before the pointers: none can come after it.
+        # If the log decides, an abort record is final. It was read before the pointers: none can come after it.
         if gtrid in self.aborted and self.marked_by(gtrid) is None and not self.disputed(gtrid):
             return CoordinatorState.ABORTED
         return CoordinatorState.ALIVE if state is IncarnationState.ALIVE else CoordinatorState.DEAD
@@ -335,7 +335,7 @@ class Snapshot:
         return self.rows.get(self.marked_by(gtrid) or "", {}).get(gtrid)
 
     def annotations(self, gtrid: str) -> Mapping[str, str]:
-        """The note for people and the trace context that the decision carries; empty texts where it has none."""
+        """The note for people and the trace context that the decision carries; empty texts if it has none."""
         row, decision = self.row(gtrid), self.decisions.get(gtrid)
         found = annotations_in(row.branches if row is not None else decision.branches if decision is not None else ())
         return found if found[NOTE] else found | {NOTE: printable(self.notes.get(gtrid, ""))}

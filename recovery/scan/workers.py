@@ -44,7 +44,7 @@ class Workers:
         self.timeout = timeout
         self._lock = Lock()
         self._workers: dict[str, _Worker] = {}
-        self._ending = False
+        self._stopping = False
 
     @property
     def stuck(self) -> list[str]:
@@ -70,14 +70,14 @@ class Workers:
     def hurry(self) -> None:
         """Recovery is to end: let no call be waited for much longer, until `resume`."""
         with self._lock:
-            self._ending = True
+            self._stopping = True
             for worker in self._workers.values():
                 worker.hurry()
 
     def resume(self) -> None:
         """Let calls have their whole time again."""
         with self._lock:
-            self._ending = False
+            self._stopping = False
 
     def rest(self) -> None:
         """Let idle threads end."""
@@ -88,7 +88,7 @@ class Workers:
 
     def _call(self, worker: _Worker, act: Callable[[], T], *, tidies: bool = False) -> Call[T]:
         call = Call(worker, act, monotonic() + self.timeout, self.timeout, tidies=tidies)
-        if self._ending:
+        if self._stopping:
             call.hurry()
         return call
 

@@ -36,20 +36,20 @@ _MOST_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StateLine:
     """The state of recovery in one line. `mood` is good, wait, bad, or empty if it is not known yet."""
 
     mood: str
     headline: str
 
 
-def verdict(standing: Standing) -> Verdict:
-    """The verdict on the last scan, by what matters most."""
+def state_line(standing: Standing) -> StateLine:
+    """The state after the last scan, by what matters most."""
     overview = standing.overview
     if standing.failure:
-        return Verdict("bad", "The last scan failed")
+        return StateLine("bad", "The last scan failed")
     if overview is None:
-        return Verdict("", "The first scan is under way")
+        return StateLine("", "The first scan is under way")
     heuristic = sum(bool(each.heuristics) for each in overview.in_doubt)
     waiting = sum(each.attention and each.unresolved for each in overview.in_doubt)
     found = (
@@ -60,12 +60,12 @@ def verdict(standing: Standing) -> Verdict:
         (waiting, "wait", f"{_count(waiting, 'transaction')} in doubt"),
         (True, "good", "Nothing is in doubt"),
     )
-    return next(Verdict(mood, headline) for applies, mood, headline in found if applies)
+    return next(StateLine(mood, headline) for applies, mood, headline in found if applies)
 
 
 def page(standing: Standing, *, title: str, period: float, pools: Iterable[PoolStatistics], acts: bool) -> str:
     """The whole page. With `acts`, it offers a scan. `period` is the manager's, in seconds."""
-    summary, overview = verdict(standing), standing.overview
+    summary, overview = state_line(standing), standing.overview
     parts = [
         f'<header class="{summary.mood}"><p>{escape(title)}</p><h1>{escape(summary.headline)}</h1>',
         f"<p>{_last_scan_line(overview, period)}{_SCAN if acts else ''}</p></header>",

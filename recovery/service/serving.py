@@ -73,10 +73,10 @@ class RequestServer:
             host, port = self._listener.getsockname()[:2]
             self.address = Address(str(host), port)
             # Made now, since `close` must work when no descriptor is left.
-            self._ending, self._end = map(resources.enter_context, socket.socketpair())
+            self._stop_signal, self._send_stop = map(resources.enter_context, socket.socketpair())
             self._selector = resources.enter_context(selectors.DefaultSelector())
             self._selector.register(self._listener, selectors.EVENT_READ)
-            self._selector.register(self._ending, selectors.EVENT_READ)
+            self._selector.register(self._stop_signal, selectors.EVENT_READ)
             self._resources = resources.pop_all()
         self._thread = threading.Thread(target=self._run, name="txpool-status", daemon=True)
         try:
@@ -87,7 +87,7 @@ class RequestServer:
 
     def close(self) -> None:
         """Stop. A reply in progress may be cut off. A second call does nothing."""
-        self._end.close()
+        self._send_stop.close()
         self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
@@ -104,7 +104,7 @@ class RequestServer:
     def _step(self) -> bool:
         """Wait for events and handle them. Returns False if the server is to end."""
         ready = {key.fileobj for key, _ in self._selector.select(self._select_timeout())}
-        if self._ending in ready:
+        if self._stop_signal in ready:
             return False
         for connection in [found for sock, found in self._open.items() if sock in ready]:
             self._advance(connection)

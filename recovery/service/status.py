@@ -25,7 +25,7 @@ from io import BytesIO
 
 from recovery.manager import RecoveryManager
 from recovery.operator.last_scan import Overview, Standing
-from recovery.service.page import POLICY, page, verdict
+from recovery.service.page import POLICY, page, state_line
 from recovery.service.serving import Limits, RequestServer
 from txpool.config.address import Address, host_of, is_loopback
 from txpool.config.properties import Secret
@@ -205,7 +205,7 @@ class StatusServer:
         why = standing.unhealthy(self._manager.period)
         if why:
             return Response(f"{why}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return Response(f"recovery works: {verdict(standing).headline.lower()}\n")
+        return Response(f"recovery works: {state_line(standing).headline.lower()}\n")
 
     def _in_doubt(self, _: BaseHTTPRequestHandler) -> Response:
         overview = self._manager.last_scan.overview

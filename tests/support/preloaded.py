@@ -242,10 +242,10 @@ def _preload() -> None:
     import pkgutil
     from contextlib import redirect_stdout, suppress
 
-    import psycopg  # noqa: F401
+    import psycopg
 
     import recovery.cli
-    import txpool.datasource  # noqa: F401
+    import txpool.datasource
     from txpool.resources import mysql, postgresql, sqlite
 
     for package in (postgresql, sqlite, mysql):

@@ -84,7 +84,7 @@ def test_as_those_of_python() -> None:
     lock = Lock()
     with pytest.raises(ZeroDivisionError), lock:
         assert lock.locked()
-        1 / 0  # noqa: B018
+        1 / 0
     assert not lock.locked()
     assert lock.acquire(timeout=0)
     assert not lock.acquire(blocking=False)

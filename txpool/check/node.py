@@ -21,7 +21,7 @@ _LONGEST_STEP: Final = 10.0
 
 
 def findings(settings: CoordinatorSettings, *, step: float = _LONGEST_STEP) -> Iterator[Finding]:
-    """A warning where datasources have branches or marks of this node whose incarnation the log does not know.
+    """A warning if datasources have branches or marks of this node whose incarnation the log does not know.
 
     `step` is how long each database has to answer, in seconds.
     """

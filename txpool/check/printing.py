@@ -26,5 +26,5 @@ def print_report(report: CheckReport, console: Console) -> None:
 
 
 def exit_code_of(report: CheckReport) -> ExitCode:
-    """The code of the gravest finding; OK where none is wrong."""
+    """The code of the gravest finding; OK if none is wrong."""
     return next((code for code, severity, topics in _CODES if report.has(severity, *topics)), ExitCode.OK)

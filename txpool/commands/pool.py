@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from txpool.config.settings import CoordinatorSettings
-from txpool.control.client import PATIENCE, Answer, ask
+from txpool.control.client import PATIENCE, ProcessReply, ask
 from txpool.control.messages import Request
 from txpool.errors import ConfigurationError
 from txpool.process.exit_codes import ExitCode
@@ -89,7 +89,7 @@ def flush(
     timeout: Timeout = PATIENCE,
     as_json: AsJson = False,
 ) -> None:
-    """Close physical connections; the pool opens others where it needs them."""
+    """Close physical connections; the pool opens others if it needs them."""
     _run(Request("flush", name, how=how.value), conf, pid, timeout, as_json=as_json)
 
 
@@ -129,7 +129,7 @@ def _run(request: Request, conf: Path | None, pid: int | None, timeout: float, *
     raise typer.Exit(_exit_code(request, answers))
 
 
-def _show(console: Console, request: Request, answers: Sequence[Answer]) -> None:
+def _show(console: Console, request: Request, answers: Sequence[ProcessReply]) -> None:
     table = Table("pid", "pool", "state", "min", "max", *_COLUMNS[2:], box=SIMPLE_HEAD)
     for column in table.columns:
         column.no_wrap = column.header != "pool"
@@ -156,7 +156,7 @@ def _show(console: Console, request: Request, answers: Sequence[Answer]) -> None
             console.print(answer.unknown, style="yellow", soft_wrap=True)
 
 
-def _exit_code(request: Request, answers: Sequence[Answer]) -> ExitCode:
+def _exit_code(request: Request, answers: Sequence[ProcessReply]) -> ExitCode:
     if any(answer.unknown for answer in answers):
         return ExitCode.UNKNOWN
     if any(answer.failures for answer in answers):

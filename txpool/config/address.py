@@ -34,7 +34,7 @@ class Address:
 
 
 def host_of(header: str) -> str:
-    """The host in a Host header, which may have a port; empty where it is not a host."""
+    """The host in a Host header, which may have a port; empty if it is not a host."""
     match = _FORM.fullmatch(header)
     return "" if match is None else match["v6"] or match["name"]
 

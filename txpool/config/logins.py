@@ -5,7 +5,7 @@ the password it has a reference, or nothing. A function that supplies credential
 postgresql://db1:5432/orders by vault.tokens:orders. A login never has a password in it.
 
 A noted login is a claim: whoever may write into the log may have written it. So it is compared with what the file
-allows, and nothing else of it is used but the name of the database, where the file has * for that.
+allows, and nothing else of it is used but the name of the database, if the file has * for that.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Login:
     #: Each with its port. A path is the folder of a Unix socket.
     hosts: tuple[tuple[str, str], ...]
     database: str
-    #: ${env:NAME}, or ${file:PATH} with an absolute path; empty where the login names no reference.
+    #: ${env:NAME}, or ${file:PATH} with an absolute path; empty if the login names no reference.
     reference: str = ""
     #: package.module:function, which supplies the credentials.
     function: str = ""
@@ -99,7 +99,7 @@ class AllowedLogin:
 
 
 def read_note(text: str) -> Login | None:
-    """The login that a note has; None where it is none that recovery could follow."""
+    """The login that a note has; None if it is none that recovery could follow."""
     try:
         login, parts = _parse(text, Path("/"))
     except UrlError:
@@ -135,7 +135,7 @@ def _allowed(entry: ConfiguredValue) -> AllowedLogin:
 
 
 def login_of(settings: DataSourceSettings, scheme: str, *, user: str, host: str, port: int, database: str) -> str:
-    """The login that is noted of a datasource. Empty where a file describes it, or where it has none to be followed.
+    """The login that is noted of a datasource. Empty if a file describes it, or if it has none to be followed.
 
     One whose branches write rows has none: recovery would not know their table.
     """
@@ -152,7 +152,7 @@ def _noted(login: Login) -> str:
 
 
 def _reference_of(password: Secret) -> str:
-    """The reference that a password consists of; empty where it is another text."""
+    """The reference that a password consists of; empty if it is another text."""
     entry = password.entry
     form = _PASSWORD_BY_REFERENCE if password.in_url else _REFERENCE
     match = form.fullmatch(entry.raw)

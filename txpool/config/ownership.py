@@ -18,11 +18,11 @@ _MAX_LINKS = 40  # symlinks in one path, as Linux allows
 
 
 def why_not_trusted(path: str | Path, *, owner: int | None = None, descriptor: int | None = None) -> str | None:
-    """Which other user could change a file or folder, or replace it, and what to do; None where no user could.
+    """Which other user could change a file or folder, or replace it, and what to do; None if no user could.
 
     Trusted are `owner` (a user's number, default the effective user of this process) and root: the file or folder,
     the folders above it, and the symlinks on the way must be theirs, and not writable by others. A folder above may be
-    writable by all where it is sticky, as /tmp is, and by a group that has no other user. With `descriptor`, that open
+    writable by all if it is sticky, as /tmp is, and by a group that has no other user. With `descriptor`, that open
     file is checked instead of the one that the path leads to now. What cannot be checked is not trusted.
     """
     trusted = {0, os.geteuid() if owner is None else owner}
@@ -43,7 +43,7 @@ def why_not_trusted(path: str | Path, *, owner: int | None = None, descriptor: i
 
 
 def require_owned(path: str | Path, why: str, *, owner: int | None = None, descriptor: int | None = None) -> None:
-    """ConfigurationError where another user could have written a file; `why` says why that matters: "it names …"."""
+    """ConfigurationError if another user could have written a file; `why` says why that matters: "it names …"."""
     reason = why_not_trusted(path, owner=owner, descriptor=descriptor)
     if reason is not None:
         raise ConfigurationError(f"{path} is not used, since {why} and is not safe from others: {reason}")
@@ -83,14 +83,14 @@ def _walk(path: Path, trusted: set[int]) -> Path | str:
 
 
 def _why_not_folder(real_path: Path, status: os.stat_result, trusted: set[int]) -> str | None:
-    """Which other user could replace a file in this folder, and what to do; None where no user could."""
+    """Which other user could replace a file in this folder, and what to do; None if no user could."""
     if status.st_uid not in trusted:
         return _foreign_owner(real_path, status, trusted)
     return why_writable(real_path, status) if not status.st_mode & stat.S_ISVTX else None
 
 
 def why_writable(folder: Path, status: os.stat_result) -> str | None:
-    """Why others can create files in a folder, and what to do; None where they cannot."""
+    """Why others can create files in a folder, and what to do; None if they cannot."""
     if not status.st_mode & stat.S_IWOTH and not (status.st_mode & stat.S_IWGRP and not _is_private(status)):
         return None
     return (

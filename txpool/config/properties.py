@@ -74,7 +74,7 @@ class Properties(Mapping[str, str]):
 
     @classmethod
     def load(cls, path: str | Path) -> Properties:
-        """Read a file; warns where others can read a password that stands in it."""
+        """Read a file; warns if others can read a password that stands in it."""
         path = Path(path)
         absolute = Path(os.path.abspath(path))
         try:
@@ -130,7 +130,7 @@ class Properties(Mapping[str, str]):
         return cls(entries, "".join(lines), folder, None if path is None else Path(path))
 
     def overlaid(self, *layers: Mapping[str, ConfiguredValue]) -> Properties:
-        """The same file with other values above and below its own; where two give a key, the higher source wins."""
+        """The same file with other values above and below its own; if two give a key, the higher source wins."""
         entries = self._entries
         for layer in layers:
             entries = entries | {
@@ -163,7 +163,7 @@ class Properties(Mapping[str, str]):
         return tuple(entry for entry in entries if entry.inline)
 
     def entry(self, key: str) -> ConfiguredValue:
-        """A key's value as it was written, and where; KeyError where it is absent."""
+        """A key's value as it was written, and where; KeyError if it is absent."""
         return self._entries[key]
 
     def error(self, key: str, problem: str) -> ConfigurationError:
@@ -324,7 +324,7 @@ class Properties(Mapping[str, str]):
         return Secret(self._entries[key]) if key in self._entries else None
 
     def plain(self, key: str) -> bool | int | float | str | Secret:
-        """A driver's option: a boolean or a number where it is written as one; a Secret where key or value says so."""
+        """A driver's option: a boolean or a number if it is written as one; a Secret if key or value says so."""
         entry = self._entries[key]
         if entry.named_secret or "\0" in entry.literal or passwords_in(entry.literal):
             return Secret(entry)

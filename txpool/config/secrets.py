@@ -26,7 +26,7 @@ _SECRET_KEY = re.compile(SECRET_WORD, re.IGNORECASE)
 # In free text it is not certain where a password ends that is not encoded. So hiding is greedy: it extends to the last
 # @ of the text, or to the next known parameter. NUL stands for a reference.
 _BEGIN = re.compile(r"postgres\w*:|:/|[\0}]")
-# Without an @, what follows the colon is a port; where it is no port, it may be a password, unless it is a reference.
+# Without an @, what follows the colon is a port; if it is no port, it may be a password, unless it is a reference.
 _NO_PORT = re.compile(
     r"(?P<head>://[^\s:/@\[]*:)(?!/|\$\{(?:env|file):[^{}]+\}@|[\d\0]{1,5}(?![^\s/?,;:)\]'\"]))"
     r"(?P<password>[^\s*].*)",
@@ -52,7 +52,7 @@ _PIECE = 8  # characters: parts of a secret of at least this length are hidden i
 
 T = TypeVar("T")
 
-#: What to do where a variable is not set in this process, by its name. A task of Spark's has other advice.
+#: What to do if a variable is not set in this process, by its name. A task of Spark's has other advice.
 variable_advice: Callable[[str], str] = "export {0}=…".format
 
 
@@ -116,7 +116,7 @@ class ConfiguredValue:
         return self.key.lower().rpartition(".")[2] == "url"
 
     def url(self) -> Url:
-        """The value, resolved now, as a url; ConfigurationError where that is not clear."""
+        """The value, resolved now, as a url; ConfigurationError if that is not clear."""
         try:
             return parse(self.resolve())
         except UrlError as error:
@@ -162,7 +162,7 @@ class ConfiguredValue:
         raise self.error("has a ${ that is no reference: write ${env:NAME}, ${file:PATH}, or $${ for a plain ${")
 
     def _warn(self, path: Path, found: os.stat_result) -> None:
-        """Warn where others can read a secret's file. That of another user may be readable by a group of ours."""
+        """Warn if others can read a secret's file. That of another user may be readable by a group of ours."""
         others = stat.S_IROTH | (stat.S_IRGRP if found.st_uid == os.geteuid() else 0)
         if found.st_mode & others and (self.named_secret or self.is_url):
             message = f"{self.where}: {self.key} comes from {path}, which others can read: chmod go-rwx {path}"
@@ -184,7 +184,7 @@ class Secret:
     """A password that is shown as `***`; kept as it was written, and resolved by each `reveal()`.
 
     `entry` is the value as it was written; with `in_url`, the secret is the password in that url. It is pickled only
-    where it is a reference.
+    if it is a reference.
     """
 
     __slots__ = ("entry", "in_url")
@@ -196,7 +196,7 @@ class Secret:
         self.in_url = in_url
 
     def reveal(self) -> str:
-        """The password itself; ConfigurationError where its reference does not resolve."""
+        """The password itself; ConfigurationError if its reference does not resolve."""
         return (self.entry.url().password or "") if self.in_url else self.entry.resolve()
 
     def __repr__(self) -> str:
@@ -232,7 +232,7 @@ def _unreadable(error: OSError | UnicodeDecodeError) -> tuple[str, str]:
     return str(error.strerror), "write the value into it"
 
 
-def quoted_beside_references(text: str) -> str:
+def quoted_around_references(text: str) -> str:
     """A text, percent-encoded as a part of a url, but for the references in it."""
     parts = re.split(f"({_REFERENCE_ALONE.pattern})", text)
     return "".join(part if index % 2 else quote(part, safe="") for index, part in enumerate(parts))

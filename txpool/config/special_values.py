@@ -48,7 +48,7 @@ _BY_KEY: Final[dict[str, tuple[Special | None, Special | None]]] = {
     "recovery.backoff": (None, Special("10s", "here it is not negative")),
     "recovery.expiry.interval": (_NONE, _SKIPPED),
 }
-#: Where a product's key differs from that.
+#: If a product's key differs from that.
 _BY_WORD: Final[dict[str, tuple[Special | None, Special | None]]] = {
     "minimumIdle": (None, Special("", "there it means as many as maximumPoolSize: write the value of pool.max-size")),
     "maxWaitMillis": (_NO_WAIT, _FOR_EVER),

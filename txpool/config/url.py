@@ -42,7 +42,7 @@ class UrlError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A url without its password, and the password, decoded; None where it has none."""
+    """A url without its password, and the password, decoded; None if it has none."""
 
     without: str
     password: str | None = field(repr=False)
@@ -156,7 +156,7 @@ def split(text: str) -> Parts:
 
 
 def decoded(part: str) -> str:
-    """A part of a url without its percent-encoding; UrlError where it is no UTF-8 text."""
+    """A part of a url without its percent-encoding; UrlError if it is no UTF-8 text."""
     try:
         return unquote_to_bytes(part).decode()
     except UnicodeError:

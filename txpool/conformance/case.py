@@ -30,7 +30,7 @@ class NotGiven(NotRun):
 
 
 def require(held: object, broken: str) -> None:
-    """Raise `Violation` where the rule was not held."""
+    """Raise `Violation` if the rule was not held."""
     if not held:
         raise Violation(broken)
 
@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """How a case ended for one datasource; `reason` is empty where it passed."""
+    """How a case ended for one datasource; `reason` is empty if it passed."""
 
     case: Case
     verdict: Verdict
@@ -90,7 +90,7 @@ class Errands:
             raise errors[0]
 
     def within(self, seconds: float, action: Callable[[], object]) -> Exception | None:
-        """Do it in a thread of its own, which is given up where it takes longer; the error that ended it."""
+        """Do it in a thread of its own, which is given up if it takes longer; the error that ended it."""
         ended: list[Exception | None] = []
 
         def body() -> None:

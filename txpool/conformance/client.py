@@ -57,7 +57,7 @@ class Client:
         return key
 
     def attempt_write(self) -> str | None:
-        """Write something; None where that is refused."""
+        """Write something; None if that is refused."""
         try:
             return self.write()
         except Exception:

@@ -16,7 +16,7 @@ from txpool.config.properties import Properties
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.conformance.case import CaseResult
 from txpool.conformance.kit import CASES, Conformance, run_cases
-from txpool.conformance.server import CommandServer, Server
+from txpool.conformance.server import CommandServer, KillableServer
 from txpool.errors import ConfigurationError
 from txpool.process.exit_codes import ExitCode
 
@@ -28,7 +28,7 @@ def run_file(
 ) -> list[Conformance]:
     """Run the kit against the datasource of a file, or against all that a coordinator's or recovery's file names.
 
-    `console` shows the case that has ended last, where it is a terminal. ConfigurationError.
+    `console` shows the case that has ended last, if it is a terminal. ConfigurationError.
     """
     files = _datasources(path)
     server = _server(kill_command, start_command, len(files))
@@ -59,7 +59,7 @@ def _datasources(path: Path) -> tuple[Path, ...]:
     return found
 
 
-def _server(kill: str | None, start: str | None, datasources: int) -> Server | None:
+def _server(kill: str | None, start: str | None, datasources: int) -> KillableServer | None:
     if kill is None and start is None:
         return None
     if kill is None or start is None:

@@ -10,7 +10,7 @@ from txpool.config.secrets import redact
 from txpool.config.settings import DataSourceSettings
 from txpool.conformance import local, marked, prepared
 from txpool.conformance.case import Case, CaseResult, NotGiven, NotRun, Verdict, Violation
-from txpool.conformance.server import Server
+from txpool.conformance.server import KillableServer
 from txpool.conformance.subject import Subject, Unreachable
 
 _EVERY_MODE = ("xa", "cmr", "last-resource", "local")
@@ -74,7 +74,7 @@ class Conformance:
 def run_cases(
     settings: DataSourceSettings,
     *,
-    server: Server | None = None,
+    server: KillableServer | None = None,
     cases: Iterable[Case] = CASES,
     patience: float = 30.0,
     limit: float = 120.0,

@@ -8,7 +8,7 @@ from typing import cast
 from txpool.conformance.case import NotRun, require
 from txpool.conformance.client import Client
 from txpool.conformance.subject import GONE, Subject
-from txpool.conformance.workload import Statements, attempted
+from txpool.conformance.workload import StatementWorkload, attempted
 from txpool.errors import HeuristicError, TransactionInDoubt
 from txpool.resources.base import BranchOutcome, PrepareVote
 
@@ -54,7 +54,7 @@ def _mark_and_commit(client: Client) -> bool | None:
 
 
 def _rolled_back(outcome: BranchOutcome) -> bool | None:
-    """False where a rollback was answered as such; None where it was said that not all of it was rolled back."""
+    """False if a rollback was answered as such; None if it was said that not all of it was rolled back."""
     return False if outcome is BranchOutcome.ROLLED_BACK else None
 
 
@@ -75,7 +75,7 @@ def swallowed_failure(subject: Subject) -> None:
 
 
 def own_commit(subject: Subject) -> None:
-    """Where the user's own SQL has ended the transaction, its end does not report success for a part of the work."""
+    """If the user's own SQL has ended the transaction, its end does not report success for a part of the work."""
     workload = _statements(subject)
     for command in ("commit", "rollback"):
         for name, end in _ends(subject):
@@ -146,8 +146,8 @@ def _require_nothing_prepared(subject: Subject, client: Client) -> None:
         require(client.xid not in subject.listed(), "one that has only read has left a prepared branch")
 
 
-def _statements(subject: Subject) -> Statements:
+def _statements(subject: Subject) -> StatementWorkload:
     for method in ("read", "fail", "end_by_hand"):
         if not hasattr(subject.workload, method):
             raise NotRun("its work does not consist of statements")
-    return cast(Statements, subject.workload)
+    return cast(StatementWorkload, subject.workload)

@@ -68,7 +68,7 @@ def killed_server(subject: Subject) -> None:
 
 def fence(subject: Subject) -> None:
     """Of row and tombstone only one is ever there, whichever comes first."""
-    _require_decision(subject, *_decided(subject), "where the row came first")
+    _require_decision(subject, *_decided(subject), "if the row came first")
     identity = _require_identity(subject)
     client = subject.client()
     key = client.write() if not _one_writer(subject) else None
@@ -77,7 +77,7 @@ def fence(subject: Subject) -> None:
     again = subject.tombstone(client.xid.gtrid, identity)
     require(not again.committed, "a recoverer took another's tombstone for a row: it would commit the others")
     key = key or client.write()
-    _require_refused(subject, client, key, "where the tombstone came first")
+    _require_refused(subject, client, key, "if the tombstone came first")
     client, key, _ = _marked(subject)
     client.branch.rollback()
     client.drop()

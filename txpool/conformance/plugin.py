@@ -27,12 +27,12 @@ import pytest
 from txpool.config.settings import DataSourceSettings
 from txpool.conformance.case import Case, Verdict
 from txpool.conformance.kit import CASES, run_cases
-from txpool.conformance.server import Server
+from txpool.conformance.server import KillableServer
 from txpool.datasource import DataSource
 
 
 @pytest.fixture
-def conformance_server() -> Server | None:
+def conformance_server() -> KillableServer | None:
     """The server of the datasource, which the kit may kill and start; none, unless a suite overrides this fixture."""
     return None
 
@@ -47,7 +47,7 @@ def conformance_patience() -> float:
 def conformance(
     request: pytest.FixtureRequest,
     conformance_datasource: str | Path | DataSource | DataSourceSettings,
-    conformance_server: Server | None,
+    conformance_server: KillableServer | None,
     conformance_patience: float,
 ) -> Callable[[], None]:
     """Call it: it runs one case, and fails the test with what the resource manager has done wrong."""

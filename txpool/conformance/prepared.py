@@ -54,7 +54,7 @@ def killed_server(subject: Subject) -> None:
 
 
 def unknown_xid(subject: Subject) -> None:
-    """What is not there is never said to have ended as it was asked to."""
+    """A database never says that it has committed, or rolled back, a branch that it does not have."""
     never = BranchRecord(subject.new_xid(), subject.name, subject.recovery().identity())
     for way in subject.finishers():
         for commit, (verb, _) in _VERBS.items():

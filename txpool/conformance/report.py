@@ -23,7 +23,7 @@ _GAP = 3  # characters between two columns
 def print_table(console: Console, runs: Sequence[Conformance]) -> None:
     """A row for each case and a column for each datasource, then the reasons.
 
-    Where the console is too narrow for all datasources, it is several tables: of five each in 80 columns.
+    If the console is too narrow for all datasources, it is several tables: of five each in 80 columns.
     """
     room = console.width - _CASE_WIDTH
     at_once = max(room // (_LEAST + _GAP), 1)

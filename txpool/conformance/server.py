@@ -12,7 +12,7 @@ from txpool.errors import ConfigurationError
 _LONGEST = 300.0  # seconds that one command may take
 
 
-class Server(Protocol):
+class KillableServer(Protocol):
     """The server of a datasource, for the cases that kill it. Both return once it is done; an error ends the case."""
 
     def kill(self) -> None:

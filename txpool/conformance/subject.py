@@ -14,7 +14,7 @@ from typing import Any
 from txpool.config.settings import DataSourceSettings
 from txpool.conformance.case import Errands, NotGiven, NotRun, require
 from txpool.conformance.client import Client
-from txpool.conformance.server import Server
+from txpool.conformance.server import KillableServer
 from txpool.conformance.workload import TableWork, Workload
 from txpool.datasource import DataSource
 from txpool.errors import described
@@ -29,7 +29,7 @@ from txpool.xid import PREFIX, Xid, make_gtrid, make_xid, new_incarnation
 
 #: The node of all transactions of the kit. A recovery manager leaves a node alone that is not its own.
 NODE = "txpool-conformance"
-#: How a branch may answer that is gone, where nothing tells how it ended.
+#: How a branch may answer that is gone, if nothing tells how it ended.
 GONE = frozenset({BranchOutcome.ABSENT, BranchOutcome.LOST})
 #: Seconds that a tombstone waits for a lock.
 LOCK_TIMEOUT = 1.0
@@ -46,7 +46,9 @@ class Unreachable(NotRun):
 class Subject:
     """One datasource under test. `patience` is how many seconds a branch may take until it can be ended."""
 
-    def __init__(self, settings: DataSourceSettings, *, server: Server | None = None, patience: float = 30.0) -> None:
+    def __init__(
+        self, settings: DataSourceSettings, *, server: KillableServer | None = None, patience: float = 30.0
+    ) -> None:
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
         self.incarnation = new_incarnation()
@@ -77,7 +79,7 @@ class Subject:
         self._has_marks = False
 
     def open(self) -> None:
-        """Create what the cases need. `NotRun` where that would harm others; the database's error where it fails."""
+        """Create what the cases need. `NotRun` if that would harm others; the database's error if it fails."""
         self._require_answer()
         if self.resource is not None:
             self.workload = _workload_of(self.resource)
@@ -183,7 +185,7 @@ class Subject:
     # -- from elsewhere -------------------------------------------------------------------------------------------
 
     def recovery(self) -> BranchRecovery:
-        """Recovery's access to the prepared branches, as recovery.user where there is one."""
+        """Recovery's access to the prepared branches, as recovery.user if there is one."""
         return self.datasource.branch_recovery()
 
     def marks(self, nodes: Iterable[str] = (NODE,)) -> XidsTable:
@@ -231,7 +233,7 @@ class Subject:
             sleep(_POLL)
 
     def require_server(self) -> None:
-        """Raise where there is no server that may be killed."""
+        """Raise if there is no server that may be killed."""
         if self.datasource.resource_manager.url_is_path:
             raise NotRun("it is a file or a folder, and has no server")
         if self.server is None:

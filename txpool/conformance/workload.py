@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from threading import Timer
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txpool.datasource import DataSource
 from txpool.errors import InterfaceError, translated
 from txpool.locks import Lock
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 _LOCK_WAIT = 5.0  # seconds that the kit's own statements wait at most
 
@@ -30,7 +33,7 @@ class Workload(Protocol):
         """Remove all that was written."""
 
 
-class Statements(Workload, Protocol):
+class StatementWorkload(Workload, Protocol):
     """Work that consists of statements, some of which fail, and some of which end transactions."""
 
     def read(self, work: Any) -> None:
@@ -57,24 +60,24 @@ class TableWork:
         self._closed = False
 
     def create(self) -> None:
-        """Create the table, with one row. The database's own error where the user may not."""
-        self._created = True  # first: it may be there after an interrupt, or where the connection is lost
+        """Create the table, with one row. The database's own error if the user may not."""
+        self._created = True  # first: it may be there after an interrupt, or if the connection is lost
         with self._session() as raw:
             try:
                 self._commit(f"create table {self._table} (id varchar(60) not null primary key)", raw)
             except Exception:
                 self._created = not self._driver.is_open(raw)  # else the database has refused
                 raise
-        self._commit(f"insert into {self._table} values ('first')")  # noqa: S608 - a name of ours
+        self._commit(f"insert into {self._table} values ('first')")
 
     def write(self, work: Any, key: str) -> None:
-        _execute(work, f"insert into {self._table} values ('{key}')")  # noqa: S608
+        _execute(work, f"insert into {self._table} values ('{key}')")
 
     def read(self, work: Any) -> None:
-        _execute(work, f"select id from {self._table} where id = 'first'")  # noqa: S608
+        _execute(work, f"select id from {self._table} where id = 'first'")
 
     def fail(self, work: Any) -> None:
-        _execute(work, f"insert into {self._table} values ('first')")  # noqa: S608
+        _execute(work, f"insert into {self._table} values ('first')")
 
     def end_by_hand(self, work: Any, command: str) -> None:
         # What might be a parameter has an odd name: so it is not certain what the text does, and it is sent.
@@ -88,7 +91,7 @@ class TableWork:
                 self._close_reader()
                 raise InterfaceError("the kit has ended")
             try:
-                cursor = self._driver.execute(self._reader, f"select id from {self._table} where id = '{key}'")  # noqa: S608
+                cursor = self._driver.execute(self._reader, f"select id from {self._table} where id = '{key}'")
                 found = cursor.fetchone() is not None
                 cursor.close()
                 self._reader.rollback()  # the next look has a new snapshot
@@ -118,7 +121,7 @@ class TableWork:
         except self._driver.module.ProgrammingError:  # Derby does not know IF EXISTS
             self._commit(f"drop table {self._table}")
 
-    def _commit(self, statement: str, raw: Any = None) -> None:
+    def _commit(self, statement: str, raw: RawConnection = None) -> None:
         session = self._session() if raw is None else nullcontext(raw)
         with session as used, self._cancelled_after(used), translated():
             self._driver.execute(used, statement).close()
@@ -133,8 +136,8 @@ class TableWork:
             self._driver.close(raw)
 
     @contextmanager
-    def _cancelled_after(self, raw: Any) -> Iterator[None]:
-        """Cancel the block's statement where it takes long: a branch that is left prepared locks the table."""
+    def _cancelled_after(self, raw: RawConnection) -> Iterator[None]:
+        """Cancel the block's statement if it takes long: a branch that is left prepared locks the table."""
         timer = Timer(_LOCK_WAIT, self._driver.cancel, [raw])
         timer.daemon = True
         timer.start()

@@ -19,21 +19,21 @@ PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProcessReply:
     """What one process has said."""
 
-    #: The process's id, as the kernel knows it; None where it could not be connected to.
+    #: The process's id, as the kernel knows it; None if it could not be connected to.
     pid: int | None
     #: The numbers of its pools that the request was about, as PoolStatistics has them.
     pools: Sequence[dict[str, Any]] = ()
     #: What its pools refused, and why.
     failures: Sequence[str] = ()
-    #: Why there is no answer, so that it is unknown whether the request was carried out; empty where there is one.
+    #: Why there is no answer, so that it is unknown whether the request was carried out; empty if there is one.
     unknown: str = ""
 
 
-def ask(folder: Path, request: Request, timeout: float = PATIENCE, *, pid: int | None = None) -> list[Answer]:
-    """Every process's answer, or that of one. ConfigurationError where the folder is not safe."""
+def ask(folder: Path, request: Request, timeout: float = PATIENCE, *, pid: int | None = None) -> list[ProcessReply]:
+    """Every process's answer, or that of one. ConfigurationError if the folder is not safe."""
     folders.require_supported()
     try:
         owner = folder.stat().st_uid
@@ -55,8 +55,8 @@ def ask(folder: Path, request: Request, timeout: float = PATIENCE, *, pid: int |
     return [answer for answer in answers if answer is not None]
 
 
-def _ask(path: Path, request: Request, owner: int, timeout: float) -> Answer | None:
-    """One process's answer; None where it has ended before it got the request."""
+def _ask(path: Path, request: Request, owner: int, timeout: float) -> ProcessReply | None:
+    """One process's answer; None if it has ended before it got the request."""
     pid = None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
@@ -64,21 +64,23 @@ def _ask(path: Path, request: Request, owner: int, timeout: float) -> Answer | N
             connection.connect(str(path))
             pid, uid = folders.peer(connection)
             if uid not in {owner, 0}:
-                return Answer(pid, unknown=f"{path.name} is served by user {uid}, who is not asked")
+                return ProcessReply(pid, unknown=f"{path.name} is served by user {uid}, who is not asked")
             connection.sendall(request.encoded())
             found = decoded(read_line(connection, LONGEST_ANSWER, timeout))
         except (ConnectionRefusedError, FileNotFoundError):
             return None
         except TimeoutError:
             name = path.name.partition("-")[0] if pid is None else pid
-            return Answer(pid, unknown=f"process {name} has not answered within {timeout:g} s, and may still do it")
+            return ProcessReply(
+                pid, unknown=f"process {name} has not answered within {timeout:g} s, and may still do it"
+            )
         except (OSError, EOFError, MessageError) as error:
-            return Answer(pid, unknown=f"process {pid or path.name} gave no answer: {error}")
+            return ProcessReply(pid, unknown=f"process {pid or path.name} gave no answer: {error}")
     pools, failures = found.get("pools"), found.get("failures")
     if not isinstance(pools, list) or not isinstance(failures, list):
-        return Answer(pid, unknown=f"process {pid} has answered: {_printable(found.get('error', 'nothing'))}")
+        return ProcessReply(pid, unknown=f"process {pid} has answered: {_printable(found.get('error', 'nothing'))}")
     good = [{str(key): _plain(value) for key, value in each.items()} for each in pools if isinstance(each, dict)]
-    return Answer(pid, good, [_printable(failure) for failure in failures])
+    return ProcessReply(pid, good, [_printable(failure) for failure in failures])
 
 
 def _plain(value: Any) -> Any:

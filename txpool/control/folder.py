@@ -30,7 +30,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def require_supported() -> None:
-    """ConfigurationError where this system has no unix sockets that tell who is at the other end."""
+    """ConfigurationError if this system has no unix sockets that tell who is at the other end."""
     if not hasattr(socket, "AF_UNIX") or not hasattr(socket, "SO_PEERCRED"):
         raise ConfigurationError(
             "control.folder needs unix sockets that tell the user at the other end (SO_PEERCRED), and this system has "
@@ -38,8 +38,8 @@ def require_supported() -> None:
         )
 
 
-def made(folder: Path) -> Path:
-    """Make the folder, where it is missing, for its owner alone. ConfigurationError where it is not safe to use."""
+def ensure(folder: Path) -> Path:
+    """Make the folder, if it is missing, for its owner alone. ConfigurationError if it is not safe to use."""
     require_supported()
     with suppress(FileExistsError):
         try:
@@ -59,7 +59,7 @@ def made(folder: Path) -> Path:
 
 
 def why_not_safe(folder: Path, owner: int | None = None) -> str | None:
-    """Why others than `owner` (a user's number, default our own) could reach into the folder; None where none could."""
+    """Why others than `owner` (a user's number, default our own) could reach into the folder; None if none could."""
     owner = os.geteuid() if owner is None else owner
     reason = why_not_trusted(folder, owner=owner)
     if reason is not None:
@@ -121,7 +121,7 @@ def _remove_dead(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock. Not flock(), whose lock a forked child would hold on to. OSError where it stays held."""
+    """Hold the folder's lock. Not flock(), whose lock a forked child would hold on to. OSError if it stays held."""
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         until = monotonic() + _LOCK_WAIT

@@ -101,7 +101,7 @@ _looked = False
 def configured(settings: CoordinatorSettings) -> None:
     """Listen where these settings say so, and nowhere else.
 
-    ConfigurationError where that folder cannot be used: nothing has changed then.
+    ConfigurationError if that folder cannot be used: nothing has changed then.
     """
     global _listener, _looked
     wanted = None if in_task() else settings.control_folder
@@ -110,7 +110,7 @@ def configured(settings: CoordinatorSettings) -> None:
         if _listener is not None and _listener.folder == wanted:
             return
         try:
-            previous, _listener = _listener, None if wanted is None else Listener(folders.made(wanted))
+            previous, _listener = _listener, None if wanted is None else Listener(folders.ensure(wanted))
         except (OSError, RuntimeError) as error:  # RuntimeError: no further thread can be started
             reason = getattr(error, "strerror", None) or str(error)
             raise ConfigurationError(f"control.folder = {wanted}: no socket could be made there: {reason}") from error
@@ -119,7 +119,7 @@ def configured(settings: CoordinatorSettings) -> None:
 
 
 def start_when_used() -> None:
-    """Listen, where the process's configuration says so, once a pool opens its first connection. Never raises."""
+    """Listen, if the process's configuration says so, once a pool opens its first connection. Never raises."""
     global _looked
     if _looked:
         return

@@ -140,7 +140,7 @@ class PEP249Connection(TwoPhaseHandle):
 
     @property
     def closed(self) -> bool:
-        """True after close(), after the end of the transaction in which it was taken, or where it is broken."""
+        """True after close(), after the end of the transaction in which it was taken, or if it is broken."""
         if self.pooled is not None:
             return bool(getattr(self.pooled.raw, "closed", False))
         return self._why_closed() is not None

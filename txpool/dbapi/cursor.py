@@ -15,6 +15,7 @@ from txpool.tm.ambient import ambient
 if TYPE_CHECKING:
     from txpool.dbapi.connection import PEP249Connection
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.resources.raw import RawConnection
 
 
 #: In the place of a statement that was given by the name that its driver has for it.
@@ -80,12 +81,12 @@ class PEP249Cursor:
         """Whether the driver's cursor belongs to this holder, and to its present use."""
         return self._holder is holder and self._use == holder.uses
 
-    def _make_raw(self, raw: Any, holder: Any) -> Any:
+    def _make_raw(self, raw: RawConnection, holder: Any) -> Any:
         args, kwargs = self._arguments  # type: ignore[misc]
         return raw.cursor(*args, **kwargs)
 
     def _take_raw(self, enlistment: Enlistment) -> Any:
-        """Under the lock: take the driver's cursor for the first statement, where none was made before that."""
+        """Under the lock: take the driver's cursor for the first statement, if none was made before that."""
         self.raw, self._holder, self._use = self._make_raw(enlistment.raw, enlistment), enlistment, enlistment.uses
         return self.raw
 
@@ -267,7 +268,7 @@ class PEP249Cursor:
 
     @property
     def rowcount(self) -> int:
-        """How many rows the statement produced or changed; -1 where that is not known."""
+        """How many rows the statement produced or changed; -1 if that is not known."""
         return int(self.raw.rowcount)
 
     @property

@@ -6,7 +6,7 @@ A handle is in one of these states::
     enlisted   it shares the physical connection of a transaction, and belongs to that transaction until its end
     detached   it was taken outside a transaction, joined one, and that has ended: its next use makes it plain, or
                enlists it in the transaction that is ambient then
-    closed     by close(), or, where it was taken inside a transaction, by that transaction's end
+    closed     by close(), or, if it was taken inside a transaction, by that transaction's end
 
 Closed, it answers as a closed connection of the driver's does, and raises the driver's class with txpool's message.
 """
@@ -28,6 +28,7 @@ from txpool.tm.ambient import live
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.resources.raw import RawConnection
     from txpool.tm.transaction import Transaction
 
 
@@ -45,14 +46,14 @@ class Handle:
     _CONCURRENT: ClassVar[frozenset[str]] = frozenset()
     #: Methods that execute something.
     _EXECUTING: ClassVar[frozenset[str]] = frozenset()
-    #: The class that the driver raises for a connection that is closed; ours, where a driver's is not known.
+    #: The class that the driver raises for a connection that is closed; ours, if a driver's is not known.
     _CLOSED: ClassVar[type[Exception]] = InterfaceError
     #: What the driver's own message says first, for libraries that look for it.
     _CLOSED_MESSAGE: ClassVar[str] = ""
 
     def __init__(self, datasource: DataSource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
         self._datasource: DataSource | None = datasource
-        self.required = datasource.required  # None where all statements outside transactions are allowed
+        self.required = datasource.required  # None if all statements outside transactions are allowed
         self.pooled = pooled
         self.enlistment = enlistment
         self.handle_state: HandleState | None = None
@@ -85,10 +86,10 @@ class Handle:
     # -- which physical connection ------------------------------------------------------------------------------
 
     def current_enlistment(self) -> Enlistment | None:
-        """The enlistment that a statement must use now; None where the handle is plain. Joins an ambient transaction.
+        """The enlistment that a statement must use now; None if the handle is plain. Joins an ambient transaction.
 
-        Errors: as `closed_error` where it is closed; InterfaceError where it is the parent process's; ProgrammingError
-        where it belongs to another transaction than the ambient one.
+        Errors: as `closed_error` if it is closed; InterfaceError if it is the parent process's; ProgrammingError
+        if it belongs to another transaction than the ambient one.
         """
         ambient = ambient_transaction()
         if ambient is not None and ambient.extent is not None:
@@ -233,7 +234,7 @@ class Handle:
         if value != getattr(enlistment.raw, name) and not (name in modes and value == modes[name]):
             raise mode_refused(name, value, enlistment.datasource.name, enlistment.gtrid)
 
-    def _carry_modes(self, raw: Any, modes: Mapping[str, Any]) -> None:
+    def _carry_modes(self, raw: RawConnection, modes: Mapping[str, Any]) -> None:
         """Joining a transaction: set those modes of this handle that the transaction's connection can have, too."""
 
     def _call(self, name: str, args: Any, kwargs: Any) -> Any:
@@ -252,7 +253,7 @@ class Handle:
             return getattr(enlistment.raw, name)(*args, **kwargs)
 
     def _statement_in(self, name: str, args: Any, kwargs: Any) -> Any:
-        """The statement that a call of the driver's connection would execute; None where none is seen."""
+        """The statement that a call of the driver's connection would execute; None if none is seen."""
         return None
 
     def text_of_statement(self, statement: Any) -> bytes | str:
@@ -271,7 +272,7 @@ class Handle:
         return self.pooled or self.enlistment
 
     def raw_connection(self) -> Any:
-        """The raw connection, to read its attributes; closed, a closed one of the driver's, where there is one."""
+        """The raw connection, to read its attributes; closed, a closed one of the driver's, if there is one."""
         why = self._why_closed()
         if why is not None:
             closed = self._closed_raw()
@@ -285,8 +286,8 @@ class Handle:
             raise self.after_fork_error()
         return holder.raw
 
-    def has_work(self, raw: Any) -> bool:
-        """Whether a local transaction is open; no I/O. True where the handle is closed by now, and cannot tell."""
+    def has_work(self, raw: RawConnection) -> bool:
+        """Whether a local transaction is open; no I/O. True if the handle is closed by now, and cannot tell."""
         datasource = self._datasource
         if datasource is None:
             return True
@@ -305,7 +306,7 @@ class Handle:
         return self._datasource  # type: ignore[return-value]
 
     def after_fork_error(self) -> InterfaceError:
-        """The error where this is a forked child, and the physical connection is the parent's."""
+        """The error if this is a forked child, and the physical connection is the parent's."""
         return InterfaceError(
             f"this connection of {self._open_datasource().name} is the parent process's, which goes on with it: "
             "connect() in this process. Nothing was sent."
@@ -314,7 +315,7 @@ class Handle:
     # -- closed --------------------------------------------------------------------------------------------------
 
     def require_open(self) -> None:
-        """Raise `closed_error` where it is closed."""
+        """Raise `closed_error` if it is closed."""
         why = self._why_closed()
         if why is not None:
             raise self.closed_error(why)
@@ -335,7 +336,7 @@ class Handle:
         return None
 
     def _closed_raw(self) -> Any:
-        """A closed connection of the driver's, which answers in place of this one; None where there is none."""
+        """A closed connection of the driver's, which answers in place of this one; None if there is none."""
         state = self._own_state()
         if state.closed_raw is None:
             state.closed_raw = self._make_closed_raw()

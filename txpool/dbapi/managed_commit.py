@@ -100,7 +100,7 @@ class Savepoints:
             stack.append(Savepoint(owner, name))
 
     def commit(self, owner: object) -> None:
-        """Keep the owner's work. Where the database refuses, since a statement has failed, undo it and raise.
+        """Keep the owner's work. If the database refuses, since a statement has failed, undo it and raise.
 
         An exception that is being handled is raised in place of the database's: libraries that commit in a `finally`,
         as pandas does, would else hide the first failure behind this one.

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 
@@ -18,10 +21,10 @@ class SessionOverrides:
 
     __slots__ = ("_before", "_raw", "applied", "at_the_end")
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: RawConnection) -> None:
         self._raw = raw
         self._before: dict[str, Any] = {}
-        #: The attributes that are set now, as `apply` was given them; None where that was not done to its end.
+        #: The attributes that are set now, as `apply` was given them; None if that was not done to its end.
         self.applied: Mapping[str, Any] | None = NO_ATTRIBUTES
         #: Values to set when the connection is given back, whatever the handles have overridden.
         self.at_the_end: dict[str, Any] = {}
@@ -58,10 +61,10 @@ class HandleState:
         self.overrides: SessionOverrides | None = None
         #: It was taken outside a transaction, and joined one.
         self.joined = False
-        #: Between the driver's tpc_begin() and its end, where the handle asks no driver for that.
+        #: Between the driver's tpc_begin() and its end, if the handle asks no driver for that.
         self.in_two_phase = False
         #: A closed connection of the driver's, in place of a handle that is closed.
-        self.closed_raw: Any = None
+        self.closed_raw: RawConnection = None
 
     def restore(self) -> None:
         """Before the physical connection of a plain handle is given back: restore its attributes."""

@@ -64,7 +64,7 @@ def of_parent_process(datasource: str, gtrid: str) -> InterfaceError:
 
 
 def of_another_transaction(datasource: str, gtrid: str, ambient: str) -> ProgrammingError:
-    """The error of an enlisted connection that is used where another transaction is ambient."""
+    """The error of an enlisted connection that is used if another transaction is ambient."""
     return ProgrammingError(
         f"this connection of {datasource} is enlisted in {gtrid}, and here {ambient} is ambient: connect() gives one "
         "that belongs to it. Nothing was done."
@@ -72,7 +72,7 @@ def of_another_transaction(datasource: str, gtrid: str, ambient: str) -> Program
 
 
 def not_ambient_here(datasource: str, gtrid: str) -> ProgrammingError:
-    """The error of an enlisted connection that is used where its transaction is suspended."""
+    """The error of an enlisted connection that is used if its transaction is suspended."""
     return ProgrammingError(
         f"this connection of {datasource} is enlisted in {gtrid}, which is not ambient here: resume() it first, or "
         "connect() outside it. Nothing was done."
@@ -98,7 +98,7 @@ def fixed_by_transaction(name: str, value: object, gtrid: str) -> ProgrammingErr
 def cannot_join(datasource: str, gtrid: str, end: str) -> ProgrammingError:
     """The error of a plain connection's first statement inside a transaction that it cannot join.
 
-    `end` is what ends its own open work; empty where it is a connection of other credentials.
+    `end` is what ends its own open work; empty if it is a connection of other credentials.
     """
     if not end:
         return ProgrammingError(
@@ -155,5 +155,5 @@ def reserved_name(name: str, xid: str) -> ProgrammingError:
     command = name.removeprefix("tpc_")
     return ProgrammingError(
         f"{name}(): {xid!r} is a branch of txpool's transaction {branch.gtrid}, which its coordinator or recovery ends "
-        f"in all its databases. Where neither can: `txpool-recovery {command} {branch.gtrid}`. Nothing was done."
+        f"in all its databases. If neither can: `txpool-recovery {command} {branch.gtrid}`. Nothing was done."
     )

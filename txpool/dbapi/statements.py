@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from txpool.dbapi.handle import Handle
     from txpool.resources.base import MarkedBranch, OpenBranch
     from txpool.resources.driver import Driver
+    from txpool.resources.raw import RawConnection
     from txpool.tm.transaction import Transaction
 
 
@@ -43,7 +44,7 @@ class EnlistedStatements:
         lock: RLock
         branch: OpenBranch | MarkedBranch
         pooled: Pooled[Any] | None
-        raw: Any
+        raw: RawConnection
         savepoints: Savepoints | None
         fixed_modes: frozenset[str]
         in_pipeline: bool
@@ -51,7 +52,7 @@ class EnlistedStatements:
         _ending: Any
 
     def begin_use(self, handle: Handle) -> Transaction:
-        """Under the lock: raise where no work may be done, and set what this handle has overridden."""
+        """Under the lock: raise if no work may be done, and set what this handle has overridden."""
         transaction = self.owner()
         if transaction is None:
             raise of_dropped_transaction(self.datasource.name, self.gtrid)
@@ -77,7 +78,7 @@ class EnlistedStatements:
         return {name: value for name, value in modes.items() if name not in self.fixed_modes}
 
     def require_not_fixed(self, name: str, value: object) -> None:
-        """ProgrammingError where a handle would change what the transaction has set."""
+        """ProgrammingError if a handle would change what the transaction has set."""
         if name in self.fixed_modes and value != getattr(self.raw, name):
             raise fixed_by_transaction(name, value, self.gtrid)
 
@@ -85,7 +86,7 @@ class EnlistedStatements:
         """Before a statement, under the lock; the caller must `finish` or `failed` it, unless this raises.
 
         ProgrammingError if the statement, as the user gave it, would surely end the transaction: nothing was sent.
-        Where it returns true, a statement that `executes` by the driver's execute() has to do so by `execute_first`.
+        If it returns true, a statement that `executes` by the driver's execute() has to do so by `execute_first`.
         """
         first = False
         try:
@@ -128,7 +129,7 @@ class EnlistedStatements:
             raise self.ended_by_sql("commit")
 
     def finish(self, raw_cursor: Any) -> None:
-        """After a statement: raise where it was the user's own COMMIT or ROLLBACK."""
+        """After a statement: raise if it was the user's own COMMIT or ROLLBACK."""
         self._fresh = False
         command = None if self.in_pipeline else self._driver.ended_by(self.raw, raw_cursor)
         self.pooled.since = 0.0  # type: ignore[union-attr]

@@ -23,7 +23,7 @@ class TwoPhaseHandle(Handle):
 
     __slots__ = ()
 
-    #: Whether the driver's reset ends what tpc_begin() has begun. Where not, the pool closes the connection instead.
+    #: Whether the driver's reset ends what tpc_begin() has begun. If not, the pool closes the connection instead.
     _RESETS_TWO_PHASE: ClassVar[bool] = False
 
     def _caller_of(self, name: str) -> Callable[[str, Any, Any], Any]:

@@ -19,7 +19,7 @@ def add_driver(module: ModuleType) -> None:
 class TypeObject:
     """Equal to each type code, in a cursor's `description`, that equals the driver's type object of this name.
 
-    A driver without type codes has None there, which equals none. Where two drivers that are in use give one number to
+    A driver without type codes has None there, which equals none. If two drivers that are in use give one number to
     different types, compare with the driver's own type object.
     """
 
@@ -71,17 +71,17 @@ Time = time_of_day
 Timestamp = datetime
 
 
-def DateFromTicks(ticks: float) -> date:  # noqa: N802 - the names are PEP 249's
+def DateFromTicks(ticks: float) -> date:
     """The date at this number of seconds since the epoch, in local time."""
     return date.fromtimestamp(ticks)
 
 
-def TimeFromTicks(ticks: float) -> time_of_day:  # noqa: N802
+def TimeFromTicks(ticks: float) -> time_of_day:
     """The time of day at this number of seconds since the epoch, in local time."""
     return datetime.fromtimestamp(ticks).time()
 
 
-def TimestampFromTicks(ticks: float) -> datetime:  # noqa: N802
+def TimestampFromTicks(ticks: float) -> datetime:
     """The local time, without a zone, at this number of seconds since the epoch, as PEP 249 shows it.
 
     Into a column with a zone, write `datetime.fromtimestamp(ticks, UTC)` instead: it does not depend on the session's.
@@ -89,6 +89,6 @@ def TimestampFromTicks(ticks: float) -> datetime:  # noqa: N802
     return datetime.fromtimestamp(ticks)
 
 
-def Binary(value: bytes | bytearray | memoryview) -> bytes:  # noqa: N802
+def Binary(value: bytes | bytearray | memoryview) -> bytes:
     """Bytes, which every driver takes for a binary value."""
     return bytes(memoryview(value))

@@ -97,9 +97,9 @@ class DemoFolder:
             (self.conf / f"{name}.properties").write_text("\n".join(lines) + "\n")
 
 
-_PASSWORD = "password = ${file:password}"  # noqa: S105 - a reference
+_PASSWORD = "password = ${file:password}"
 
 
 def _one(row: tuple[int, ...] | None) -> int:
-    assert row is not None  # noqa: S101 - an aggregate has a row
+    assert row is not None
     return row[0]

@@ -101,7 +101,7 @@ def open_flights(folder: Path, rows: int | None, *, spark: bool) -> Iterator[Fli
 
 
 def java_of_this_process() -> dict[str, str]:
-    """The environment variables by which another process uses the Java of this one; none where it has started no Java.
+    """The environment variables by which another process uses the Java of this one; none if it has started no Java.
 
     A Java has one Spark session at a time, so this process must have stopped its own.
     """
@@ -120,7 +120,7 @@ def stop_session_of_killed() -> None:
 
 
 def _gateway() -> Any:
-    """What connects this process with its Java; None where it has none."""
+    """What connects this process with its Java; None if it has none."""
     pyspark = sys.modules.get("pyspark")
     return None if pyspark is None else pyspark.SparkContext._gateway
 

@@ -122,7 +122,7 @@ class _Demo:
         folder = self._folder.folder
         options = [] if self._rows is None else ["--rows", str(self._rows)]
         options += [] if self._spark else ["--no-spark"]
-        process = subprocess.run(  # noqa: S603 - our own command
+        process = subprocess.run(
             [sys.executable, "-m", "txpool.demo.job", str(folder), str(run), *options],
             env=os.environ | java_of_this_process() | {"TXPOOL_FAILPOINTS": f"{point}=kill"},
             check=False,
@@ -144,7 +144,7 @@ class _Demo:
     def _recovery(self, command: str) -> str:
         conf = self._folder.conf / "recovery.properties"
         environment = os.environ | {"COLUMNS": str(self._console.width)}
-        process = subprocess.run(  # noqa: S603 - our own command
+        process = subprocess.run(
             [sys.executable, "-m", "recovery", command, "--conf", str(conf)],
             check=False,
             capture_output=True,

@@ -69,7 +69,7 @@ class _Account:
             return False
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603 - our own commands
+        return subprocess.run(
             command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, **self.arguments
         )
 
@@ -231,7 +231,7 @@ class EmbeddedPostgres:
             command += ["-c", f"{name}={value}"]
         ready = threading.Event()
         self._last_lines.clear()
-        self._process = process = subprocess.Popen(  # noqa: S603 - the binary is from the wheel
+        self._process = process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -241,7 +241,7 @@ class EmbeddedPostgres:
         self._reader = threading.Thread(target=self._follow, args=(process, ready), daemon=True)
         self._reader.start()
         # However this process ends, that closes the pipe, and the shell at its other end then stops the server.
-        self._guard = subprocess.Popen(  # noqa: S603
+        self._guard = subprocess.Popen(
             ["/bin/sh", "-c", 'read -r nothing; kill -INT "$0"', str(process.pid)],
             stdin=subprocess.PIPE,
             **self._account.arguments,
@@ -254,7 +254,7 @@ class EmbeddedPostgres:
 
     def _follow(self, process: subprocess.Popen[bytes], ready: threading.Event) -> None:
         """Write the server's output to its log file until its last process has closed the pipe."""
-        assert process.stdout is not None  # noqa: S101 - it was started with a pipe
+        assert process.stdout is not None
         with process.stdout as lines, (self._data.parent / "server.log").open("ab") as log:
             for line in lines:
                 log.write(line)
@@ -310,7 +310,7 @@ def _binaries(account: _Account, folder: Path) -> Path:
 
 def _temporary_folder(account: _Account) -> Path:
     """A new temporary folder in a place that `account` can reach."""
-    roots = dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp"))  # noqa: S108 - made by mkdtemp, 0700
+    roots = dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp"))
     for root in roots:
         folder = Path(tempfile.mkdtemp(prefix="txpool-postgres-", dir=root))
         account.give(folder)

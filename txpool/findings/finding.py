@@ -79,7 +79,7 @@ class CheckReport:
     sections: tuple[Section, ...]
 
     def has(self, severity: Severity, *topics: str) -> bool:
-        """Whether a finding has this severity and, where topics are given, one of them."""
+        """Whether a finding has this severity and, if topics are given, one of them."""
         return any(
             finding.severity is severity and (not topics or finding.topic in topics)
             for section in self.sections

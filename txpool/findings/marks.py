@@ -11,7 +11,7 @@ from txpool.xid import PREFIX
 COLUMNS = ("xid", "transaction_manager_id", "action_uid", "kind", "branches", "confirmed", "made_at")
 #: An SQL condition: the row is a mark or a tombstone, whose key is a gtrid.
 IS_MARK = f"xid like '{PREFIX}:_%:_%:_%'"
-#: The advice where there is no table.
+#: The advice if there is no table.
 CREATE = "name the datasource in recovery.properties and run `txpool-recovery init`, which creates it"
 
 
@@ -21,7 +21,7 @@ EVIDENCE = "xa.evidence = row: it shows how a branch has ended that is gone"
 
 
 def missing_columns(table: str, lacking: Iterable[str], missing: str) -> Finding:
-    """A failure for a table without these columns; `missing` is the advice where there is no table."""
+    """A failure for a table without these columns; `missing` is the advice if there is no table."""
     return failure(
         "table",
         f"{table} has no column {', '.join(lacking)}",

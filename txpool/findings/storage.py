@@ -35,7 +35,7 @@ def storage_findings(what: str, path: Path) -> Iterator[Finding]:
 
 
 def file_system_findings(what: str, kind: str) -> Iterator[Finding]:
-    """A finding where a kind of file system is not safe."""
+    """A finding if a kind of file system is not safe."""
     if kind in _NETWORK or kind.startswith(_NETWORK_FUSE):
         yield failure(
             "storage",
@@ -67,7 +67,7 @@ def free_space_findings(what: str, free: int) -> Iterator[Finding]:
 
 
 def file_system(path: Path) -> str:
-    """The kind of the file system that holds an absolute path; empty where it is not known."""
+    """The kind of the file system that holds an absolute path; empty if it is not known."""
     try:
         lines = _MOUNTS.read_text().splitlines()
     except OSError:

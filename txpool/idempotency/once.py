@@ -15,7 +15,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txpool.datasource import DataSource, find, known
 from txpool.errors import AlreadyDone, NotSupportedError, OperationalError, ProgrammingError
@@ -23,6 +23,10 @@ from txpool.idempotency.on_demand import recover
 from txpool.resources.records import EarlierRun, RecordsTable
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction
+
+if TYPE_CHECKING:
+    from txpool.dbapi.connection import PEP249Connection
+    from txpool.dbapi.cursor import PEP249Cursor
 
 logger = logging.getLogger("txpool")
 
@@ -56,9 +60,9 @@ class IdempotentWork:
     def claim_within(self, transaction: Transaction) -> EarlierRun | None:
         """Claim the id within the transaction, which is ambient. Returns the earlier run that has committed, or None.
 
-        The earlier run may be this very transaction. One in doubt is first resolved by recovery, where that can.
-        Errors: OperationalError where another run has claimed the id and does not end within some ten seconds;
-        ProgrammingError where the earlier run is known to have done other work; the driver's own where the record
+        The earlier run may be this very transaction. One in doubt is first resolved by recovery, if that can.
+        Errors: OperationalError if another run has claimed the id and does not end within some ten seconds;
+        ProgrammingError if the earlier run is known to have done other work; the driver's own if the record
         cannot be written. The transaction is as it was then; but an interrupt marks it rollback-only, since the record
         may have been written.
         """
@@ -71,7 +75,7 @@ class IdempotentWork:
                 transaction.set_rollback_only(error)
             raise
 
-    def finish(self, connection: Any, partitions: int, rows: int | None = None) -> None:
+    def finish(self, connection: PEP249Connection, partitions: int, rows: int | None = None) -> None:
         """Add to the record how much was done, within the connection's transaction."""
         self._records.finish(connection.cursor(), self.transaction_id, self.target, partitions, rows)
 
@@ -93,8 +97,8 @@ class IdempotentWork:
 
     # -- steps of claim -----------------------------------------------------------------------------------------
 
-    def _insert(self, cursor: Any) -> tuple[bool | None, EarlierRun | None]:
-        """Whether the record was inserted, None where another run holds the id and does not end; and its record."""
+    def _insert(self, cursor: PEP249Cursor) -> tuple[bool | None, EarlierRun | None]:
+        """Whether the record was inserted, None if another run holds the id and does not end; and its record."""
         try:
             claimed = self._records.insert(cursor, self._record, _LOCK_TIMEOUTS_MS[0])
             if claimed is None:
@@ -108,7 +112,7 @@ class IdempotentWork:
             if earlier is None:
                 raise
             return False, earlier
-        if claimed is not False:  # where another run holds the id, its record cannot be read
+        if claimed is not False:  # if another run holds the id, its record cannot be read
             return claimed, None
         return False, self._records.read(cursor, self.transaction_id, self.target)
 
@@ -120,7 +124,7 @@ class IdempotentWork:
         return earlier
 
     def _require_same(self, earlier: EarlierRun) -> None:
-        """ProgrammingError where the earlier run is known to have done other work; the work of a block is not known."""
+        """ProgrammingError if the earlier run is known to have done other work; the work of a block is not known."""
         differ = self.mode != earlier.mode and BLOCK not in (self.mode, earlier.mode)
         pairs = zip(self.plan.split(), earlier.plan.split(), strict=False)
         if differ or any(now != then and UNKNOWN_FUNCTION not in (now, then) for now, then in pairs):
@@ -140,7 +144,7 @@ class IdempotentWork:
         )
 
     def _ask_recovery(self) -> None:
-        """Let recovery resolve transactions in doubt, where it can."""
+        """Let recovery resolve transactions in doubt, if it can."""
         try:
             if get_manager().log is None or not self._records.may_be_prepared(self.source):
                 return
@@ -189,7 +193,7 @@ class IdempotentTransaction:
 
     @classmethod
     def of(cls, transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
-        """Errors: ProgrammingError where the id is none, or one of both is missing; ConfigurationError as connect()."""
+        """Errors: ProgrammingError if the id is none, or one of both is missing; ConfigurationError as connect()."""
         if function is None:  # for a function, this was checked when it was decorated
             require_both(transaction_id, record_in)
         name = None if function is None else name_of(function)
@@ -205,7 +209,7 @@ class IdempotentTransaction:
 
 
 def require_both(transaction_id: Any, record_in: Any) -> None:
-    """ProgrammingError where one is given without the other."""
+    """ProgrammingError if one is given without the other."""
     if transaction_id is None:
         raise ProgrammingError("record_in= is where a transaction_id= is recorded, and there is none. Nothing was done")
     if record_in is None:
@@ -216,7 +220,7 @@ def require_both(transaction_id: Any, record_in: Any) -> None:
 
 
 def checked_id(transaction_id: object) -> str:
-    """The id itself; ProgrammingError where it is not one line of text."""
+    """The id itself; ProgrammingError if it is not one line of text."""
     if not isinstance(transaction_id, str):
         raise ProgrammingError(f"a transaction_id is text, and not {type(transaction_id).__name__}. Nothing was done")
     if not 0 < len(transaction_id) <= _MAX_LENGTH or not transaction_id.isprintable() or transaction_id.isspace():

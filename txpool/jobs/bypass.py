@@ -17,7 +17,7 @@ from txpool.jobs.properties import AMBIENT, NO_JOB, UNCERTAIN
 _cleared: tuple[int, str] | None = None
 
 _WHAT_TO_DO = (
-    "Run the function by txpool.spark.foreach_partition(), or map_partitions() where it yields something, and it is "
+    "Run the function by txpool.spark.foreach_partition(), or map_partitions() if it yields something, and it is "
     "a part of the transaction, except in threads that it starts; write_table() writes rows as they are. Put what must "
     'be outside, such as a look-up, into a function that is @txpool.transactional("not_supported")'
 )

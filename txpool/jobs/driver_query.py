@@ -35,7 +35,7 @@ _SIGNATURE = 32
 #: Seconds to wait for each answer before asking again, since datagrams may be lost.
 _REPLY_TIMEOUTS = (0.2, 0.4, 0.8, 1.6, 3.0)
 
-#: Called with a stage and gtrids; returns some of these, or None where the answer is not known now.
+#: Called with a stage and gtrids; returns some of these, or None if the answer is not known now.
 Responder = Callable[[int, list[str]], list[str] | None]
 
 #: The key with which this process and its jobs sign.
@@ -68,7 +68,7 @@ def serve(context: Any, responder: Responder) -> str:
 
 
 def ask(address: str, stage: int, gtrids: list[str]) -> list[str] | None:
-    """The answer of the driver's process; None without one, or where this process cannot tell whether it is that."""
+    """The answer of the driver's process; None without one, or if this process cannot tell whether it is that."""
     key = os.environ.get(_VARIABLE, "")
     host, _, port = address.rpartition(":")
     if not host or not key:
@@ -106,7 +106,7 @@ def _signed(key: str, words: list[str]) -> bytes:
 
 
 def _verified(key: str, datagram: bytes) -> list[str]:
-    """The words of a datagram that is signed with the key; none where it is not."""
+    """The words of a datagram that is signed with the key; none if it is not."""
     signature, payload = datagram[:_SIGNATURE], datagram[_SIGNATURE:]
     if not hmac.compare_digest(signature, hmac.digest(key.encode(), payload, "sha256")):
         return []

@@ -1,7 +1,7 @@
 """The ambient transaction of a driver's thread, as a local property of the Spark jobs that the thread starts.
 
 Tasks run in processes of Spark, which know nothing else of the driver's transaction. A property belongs to a thread,
-and the ambient transaction to a context: where these may differ, the property says that it is uncertain. A thread that
+and the ambient transaction to a context: if these may differ, the property says that it is uncertain. A thread that
 Java or an InheritableThread starts, such as a stream's, keeps its parent's property for ever: so a task asks the driver
 whether the transaction had ended before its job began.
 """
@@ -29,7 +29,7 @@ logger = logging.getLogger("txpool")
 
 #: The local property: gtrids, an @, and the driver's address for questions. Whoever reads Spark's event log reads it.
 AMBIENT = "txpool.transaction"
-#: Stands before the gtrids where the job may not belong to the transaction: another thread has begun that, or asyncio
+#: Stands before the gtrids if the job may not belong to the transaction: another thread has begun that, or asyncio
 #: tasks share the thread.
 UNCERTAIN = "unsure "
 #: The local property with the traceparent of the transaction.
@@ -109,7 +109,7 @@ def open_transactions() -> list[Transaction]:
 
 
 def begun_within(stage: int, gtrids: list[str]) -> list[str] | None:
-    """The gtrids among these within which a task's job was begun; NO_JOB where the job has ended, None where unknown.
+    """The gtrids among these within which a task's job was begun; NO_JOB if the job has ended, None if unknown.
 
     A job that was begun within a transaction belongs to it also after its end: its last tasks may ask after a rollback.
     """
@@ -154,7 +154,7 @@ class JobProperties:
         self._address = serve(context, begun_within)
         self._pinned = os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "true"
         self._published = threading.local()
-        #: Returns Py4J's connection of this thread, which one Java thread serves; None where threads are not pinned.
+        #: Returns Py4J's connection of this thread, which one Java thread serves; None if threads are not pinned.
         self._thread_connection = getattr(context._gateway._gateway_client, "get_thread_connection", None)
         scala = context._jsc.sc()
         self._scheduler = scala.dagScheduler()
@@ -181,7 +181,7 @@ class JobProperties:
         return None
 
     def publish(self, transaction: Transaction | None) -> None:
-        """Set the properties of this thread for its ambient transaction, where they have changed."""
+        """Set the properties of this thread for its ambient transaction, if they have changed."""
         value = self._property_value(transaction)
         if self._java_thread_replaced():
             self._published.__dict__.clear()

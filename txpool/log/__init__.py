@@ -52,7 +52,7 @@ def open_log(
     ``mysql://host/database`` or ``memory:``.
 
     `user` and `password` are for a server. `nodes` are those whose incarnations a shared log reports: this node's own,
-    unless others are listed, or all by "*". LogError where the log is missing (unless `create`), damaged, a copy, or
+    unless others are listed, or all by "*". LogError if the log is missing (unless `create`), damaged, a copy, or
     another node's.
     """
     if url == "memory:":
@@ -63,7 +63,7 @@ def open_log(
 
 
 def create_log(url: str, *, node: str, user: str | None = None, password: Secret | None = None) -> bool:
-    """Create the log that `log.url` names, and return True; False where it exists. LogError."""
+    """Create the log that `log.url` names, and return True; False if it exists. LogError."""
     if url == "memory:":
         return True
     if is_log_url(url):

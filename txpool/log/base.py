@@ -68,7 +68,7 @@ ENDS = "ends"
 
 
 def resolution_of(first: str | None) -> Resolution:
-    """What is kept under a gtrid's key, by the first character of its branches; None where there are none."""
+    """What is kept under a gtrid's key, by the first character of its branches; None if there are none."""
     if first is None:
         return Resolution.ABORTED
     return Resolution.NOTED if first == "{" else Resolution.COMMITTED
@@ -78,7 +78,7 @@ class DecisionLog(DecisionStore, Protocol):
     """A durable store of decisions, fences and finished marks. Thread-safe. Errors: LogError (definite), LogUnknown.
 
     `record` raises Refused when the incarnation that named the gtrid is fenced or unknown here, or the gtrid is
-    aborted; `abort` returns COMMITTED where it met the decision, and NOTED where it met the note of a last resource.
+    aborted; `abort` returns COMMITTED if it met the decision, and NOTED if it met the note of a last resource.
     These three have one key, so that they exclude each other. `record` takes the note's place.
     """
 
@@ -97,7 +97,7 @@ class DecisionLog(DecisionStore, Protocol):
         """Whether all nodes that share the log are ours to recover, those that it does not know included."""
 
     def note_location(self, location: PrepareLocation) -> None:
-        """Note durably that this node prepares there; no I/O where this process has noted it before."""
+        """Note durably that this node prepares there; no I/O if this process has noted it before."""
 
     def note_decider(self, location: PrepareLocation) -> None:
         """Note durably the file of a marked datasource that decides; no I/O if this process has noted it before."""
@@ -117,11 +117,11 @@ class DecisionLog(DecisionStore, Protocol):
     def note_timeout(self, gtrid: str, timeout: float) -> None:
         """Note durably that a transaction has this timeout, in seconds, or none (`inf`): before its first PREPARE.
 
-        No I/O where this process has noted one that is as large.
+        No I/O if this process has noted one that is as large.
         """
 
     def timeouts(self) -> dict[str, float]:
-        """By incarnation: the largest timeout that is noted, in seconds; `inf` where there was none."""
+        """By incarnation: the largest timeout that is noted, in seconds; `inf` if there was none."""
 
     def retire_timeouts(self) -> None:
         """Delete the notes of timeouts of incarnations that have expired."""
@@ -133,7 +133,7 @@ class DecisionLog(DecisionStore, Protocol):
         """Note durably that a last resource commits before the decision of the gtrid; Refused as `record`."""
 
     def last_resources(self) -> dict[str, str]:
-        """By gtrid, where no decision was made yet: the datasource of the last resource."""
+        """By gtrid, if no decision was made yet: the datasource of the last resource."""
 
     def abort_noted(self, gtrid: str) -> Resolution:
         """As `abort`, also in the place of a note: for its coordinator, and for a person, since the last resource may

@@ -65,7 +65,7 @@ def decisions_in(rows: Iterable[tuple[str, str, float]], log: str) -> dict[str, 
     """The decisions among the rows of gtrid, text and time. LogError, which names the log, if one cannot be read."""
     decided = [row for row in rows if not decode_last(row[1])]
     try:
-        return {gtrid: Decision(gtrid, decode(gtrid, text), made) for gtrid, text, made in decided}
+        return {gtrid: Decision(gtrid, decode(gtrid, text), created) for gtrid, text, created in decided}
     except ValueError as error:
         raise LogError(f"{log}: {error}. Nothing was done") from error
 

@@ -1,4 +1,4 @@
-"""The folder of a sqlite log: created durably, and refused where it is a copy, was moved, or is damaged."""
+"""The folder of a sqlite log: created durably, and refused if it is a copy, was moved, or is damaged."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class LogFolder:
         self._verified = (0, 0)
 
     def create(self, node: str) -> bool:
-        """Create a log durably, and return True; False where there is one.
+        """Create a log durably, and return True; False if there is one.
 
-        LogError where there was one, and its database is missing.
+        LogError if there was one, and its database is missing.
         """
         require_safe_place(self.path)
         created = False
@@ -67,23 +67,23 @@ class LogFolder:
                     )
                 with suppress(FileExistsError):
                     self.path.mkdir(mode=0o700)
-                require_own(self.path)  # where the parent is sticky, another user may have created it meanwhile
+                require_own(self.path)  # if the parent is sticky, another user may have created it meanwhile
                 created = self._build(node)
-            # Also where it exists: the process that created it may not have synced it, or not yet.
+            # Also if it exists: the process that created it may not have synced it, or not yet.
             sync(self.path, self.path.parent)
         except (OSError, sqlite3.Error) as error:
             raise LogError(f"the decision log {self.path} cannot be created: {described(error)}") from error
         return created
 
     def check(self, node: str) -> None:
-        """Look for damage, and create the reserve where the disk has room for it."""
+        """Look for damage, and create the reserve if the disk has room for it."""
         with closing(self.connect(node)) as connection:
             self._look_for_damage(connection)
             self._add_tables(connection)
         self._replenish()
 
     def connect(self, node: str) -> sqlite3.Connection:
-        """A connection to the log; LogError where it is missing, unreadable, a copy, or another node's."""
+        """A connection to the log; LogError if it is missing, unreadable, a copy, or another node's."""
         connection = self._open()
         try:
             _make_durable(connection)
@@ -196,7 +196,7 @@ class LogFolder:
         return connection
 
     def _require_one_name(self) -> None:
-        """LogError where the database has a name in another folder as well: a hard link.
+        """LogError if the database has a name in another folder as well: a hard link.
 
         SQLite keeps the write-ahead log beside the name that it was given. Who opens the other name has another one,
         and finds none of what was decided since. In this folder there may be a draft's name, of a process that creates
@@ -233,7 +233,7 @@ class LogFolder:
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":  # SQLite answers with the mode that is in force
                 raise OSError("its file system has no room for a write-ahead log's shared memory")
-            # Unlike a rename, a link replaces nothing, where another process has created the log meanwhile.
+            # Unlike a rename, a link replaces nothing, if another process has created the log meanwhile.
             try:
                 os.link(draft, self.database)
             except FileExistsError:
@@ -313,7 +313,7 @@ def _identity(database: Path) -> dict[str, str]:
 
 
 def _machine() -> str:
-    """A digest of the machine's id, which is confidential; of an empty text where the machine has none."""
+    """A digest of the machine's id, which is confidential; of an empty text if the machine has none."""
     try:
         text = Path("/etc/machine-id").read_bytes()
     except OSError:

@@ -1,6 +1,6 @@
 """Forks of a process that has logs open: each log is idle while the process is copied, and the child begins anew.
 
-SQLite keeps its locks by process and inode. Where a connection is open at the fork, each new connection in the child
+SQLite keeps its locks by process and inode. If a connection is open at the fork, each new connection in the child
 counts on locks that only the parent holds. So they are closed before, and opened again on both sides when needed.
 """
 

@@ -25,7 +25,7 @@ FORMAT: Final = "1"
 
 
 def require(found: object, what: str) -> None:
-    """LogError where `what` is stored in another format than this version's."""
+    """LogError if `what` is stored in another format than this version's."""
     if found != FORMAT:
         raise LogError(
             f"{what} has format {found}; this txpool reads format {FORMAT}. A later txpool has written it: use that "
@@ -39,7 +39,7 @@ def pack(**fields: Any) -> str:
 
 
 def unpack(record: SideRecord) -> Any:
-    """The content of a side record, whose format may be missing. LogError where that is a later one, or damaged."""
+    """The content of a side record, whose format may be missing. LogError if that is a later one, or damaged."""
     what = f"what the log keeps as {record.kind} of {record.name}"
     try:
         found = json.loads(record.text)

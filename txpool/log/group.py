@@ -41,7 +41,7 @@ class _Entry(Generic[T, *Ts]):
         #: None once it is durable.
         self.failure: type[LogError] | None = LogUnknown
         self.cause: BaseException | None = None
-        #: Released to wake its thread, where that sleeps.
+        #: Released to wake its thread, if that sleeps.
         self.woken: threading.Lock | None = None
 
     def sleep(self, write_lock: Lock) -> None:
@@ -86,7 +86,7 @@ class GroupCommit:
         self._writer_unclean = self._reader_unclean = False
         self._write_lock = Lock()
         self._read_lock = Lock()
-        #: Its keys are the queue, since each can be removed wherever it stands, also where another thread has done so.
+        #: Its keys are the queue, since each can be removed wherever it stands, also if another thread has done so.
         self._queue: dict[_AnyEntry, None] = {}
         self._deferred: deque[tuple[str]] = deque()
         self._closed = ""
@@ -116,7 +116,7 @@ class GroupCommit:
                         self._write_queue()
                 self._wake_next()
         except BaseException:
-            # Where it is gone, another thread has taken it, and writes it or has written it.
+            # If it is gone, another thread has taken it, and writes it or has written it.
             self._queue.pop(entry, None)
             self._wake_next()
             raise
@@ -133,7 +133,7 @@ class GroupCommit:
         return len(self._deferred)
 
     def read(self, work: Callable[[sqlite3.Cursor], T]) -> T:
-        """Run the work on what is committed, at the same time as writers; LogError where the log cannot be read."""
+        """Run the work on what is committed, at the same time as writers; LogError if the log cannot be read."""
         try:
             with self._read_lock:
                 self._require_open()
@@ -176,7 +176,7 @@ class GroupCommit:
     def pause(self) -> bool:
         """Before a fork: wait for writer and reader, and close the connections (see `forks`).
 
-        False where a thread does not release its lock in time.
+        False if a thread does not release its lock in time.
         """
         if not self._write_lock.acquire(timeout=forks.WAIT):
             return False
@@ -248,7 +248,7 @@ class GroupCommit:
             if not committing:
                 self._take(batch)
             failure = self._certain_failure(error, committing)
-            # Where an interrupt came before a key was taken, that is there twice: the statement may be done twice.
+            # If an interrupt came before a key was taken, that is there twice: the statement may be done twice.
             self._deferred.extendleft(reversed(deferred))
             for entry in batch:
                 entry.failure, entry.cause = failure, error
@@ -271,7 +271,7 @@ class GroupCommit:
                 break
 
     def _certain_failure(self, error: BaseException, committing: bool) -> type[LogError]:
-        """LogError where nothing was written, else LogUnknown. Closes the writer: an open transaction rolls back."""
+        """LogError if nothing was written, else LogUnknown. Closes the writer: an open transaction rolls back."""
         undone = not committing
         if self._writer is not None and not isinstance(error, sqlite3.Error):
             undone = undone or self._writer.connection.in_transaction

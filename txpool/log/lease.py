@@ -1,7 +1,7 @@
 """Leases: over many hosts, an incarnation is alive while a session of its process holds a lock of the log's server.
 
-The lock belongs to the session of a connection of its own, which the server ends with its client: at once where the
-process dies, by keep-alives where its host does. Through a pooler that shares sessions (PgBouncer's transaction mode)
+The lock belongs to the session of a connection of its own, which the server ends with its client: at once if the
+process dies, by keep-alives if its host does. Through a pooler that shares sessions (PgBouncer's transaction mode)
 the lock would outlive the process. Safety rests on the fence: a lease that is lost, by a restart of the server or a cut
 connection, leads to a fence.
 """

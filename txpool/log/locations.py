@@ -53,7 +53,7 @@ class LocationNote:
 
     @property
     def login_record(self) -> SideRecord | None:
-        """The side record of the login, where there is one."""
+        """The side record of the login, if there is one."""
         login = self.location.login
         return SideRecord(_LOGIN, self.name, pack(login=login), self.recorded_at) if login else None
 
@@ -63,13 +63,13 @@ class LocationNote:
         return [record for record in (self.login_record, self.side_record) if record is not None]
 
     def is_of(self, identity: str, datasource: str) -> bool:
-        """Whether it is about the database of this identity; where either has none, of this datasource."""
+        """Whether it is about the database of this identity; if either has none, of this datasource."""
         if identity and self.location.identity:
             return identity == self.location.identity
         return datasource == self.location.datasource
 
 
-class _Log(Protocol):
+class _LocationLog(Protocol):
     """What `LocationNotes` needs of the log that it is a base of."""
 
     _noted: set[PrepareLocation]
@@ -92,8 +92,8 @@ class LocationNotes:
     #: The locations that this process has noted, so that later transactions only look here.
     _noted: set[PrepareLocation]
 
-    def note_location(self: _Log, location: PrepareLocation) -> None:
-        """Note durably that this node prepares there; no I/O where this process has noted it before. LogError."""
+    def note_location(self: _LocationLog, location: PrepareLocation) -> None:
+        """Note durably that this node prepares there; no I/O if this process has noted it before. LogError."""
         # A new incarnation begins with a new set: what an earlier one has noted may have been retired meanwhile.
         noted = self._noted
         if location in noted:
@@ -110,7 +110,7 @@ class LocationNotes:
             raise
         noted.add(location)
 
-    def note_decider(self: _Log, location: PrepareLocation) -> None:
+    def note_decider(self: _LocationLog, location: PrepareLocation) -> None:
         """Note durably the file of a marked datasource that decides for this node; no I/O as above. LogError."""
         if not location.path or location in self._noted:
             return
@@ -120,7 +120,7 @@ class LocationNotes:
         self.put_record(replace(note.side_record, kind=_DECIDER))
         self._noted.add(location)
 
-    def deciders(self: _Log) -> list[LocationNote]:
+    def deciders(self: _LocationLog) -> list[LocationNote]:
         """The noted marked datasources of our nodes; one that this version cannot read counts as missing."""
         nodes, found = self.nodes(), []
         for record in self.side_records(_DECIDER):
@@ -129,8 +129,8 @@ class LocationNotes:
                     found.append(_parsed(record))
         return found
 
-    def locations(self: _Log) -> list[LocationNote]:
-        """The notes of our nodes. LogError where one has a later format."""
+    def locations(self: _LocationLog) -> list[LocationNote]:
+        """The notes of our nodes. LogError if one has a later format."""
         nodes = self.nodes()
         notes = [_parsed(record) for record in self.side_records(_KIND) if _node_of(record) in nodes]
         if all(note.location.path for note in notes):
@@ -138,18 +138,18 @@ class LocationNotes:
         logins = {record.name: record for record in self.side_records(_LOGIN)}
         return [note if note.location.path else _with_login(note, logins.get(note.name)) for note in notes]
 
-    def noted_nodes(self: _Log) -> set[str]:
+    def noted_nodes(self: _LocationLog) -> set[str]:
         """The nodes that have location notes, whether they are ours or not."""
         return {_node_of(record) for record in self.side_records(_KIND)}
 
-    def retire_locations(self: _Log, notes: Iterable[LocationNote]) -> None:
+    def retire_locations(self: _LocationLog, notes: Iterable[LocationNote]) -> None:
         """Delete these notes durably, each only if nobody has written it again since it was read.
 
         Whoever retires them has made sure that nothing of their node is prepared there any more.
         """
         self.delete_unchanged(record for note in notes for record in note.side_records)
 
-    def incarnations_noting(self: _Log) -> set[str]:
+    def incarnations_noting(self: _LocationLog) -> set[str]:
         """The incarnations that note where they prepare: all but those of the first version."""
         records = self.side_records(INCARNATION)
         for record in records:
@@ -162,7 +162,7 @@ def _node_of(record: SideRecord) -> str:
 
 
 def _with_login(note: LocationNote, record: SideRecord | None) -> LocationNote:
-    """The note with its login, which counts as missing where this version cannot read it: it only helps to find."""
+    """The note with its login, which counts as missing if this version cannot read it: it only helps to find."""
     try:
         login = "" if record is None else unpack(record)["login"]
     except (LogError, TypeError, KeyError):

@@ -229,7 +229,7 @@ class MemoryLog(LocationNotes, TimeoutNotes):
             self._incarnation = ""
 
     def _require_undecided(self, gtrid: str) -> None:
-        """Refused where the gtrid is decided or aborted, or its incarnation is fenced or not registered here."""
+        """Refused if the gtrid is decided or aborted, or its incarnation is fenced or not registered here."""
         if not isinstance(self._disk.outcomes.get(gtrid, ""), str):
             raise Refused(f"{gtrid} was not decided, and rolls back: it is decided or aborted already")
         incarnation = split_gtrid(gtrid).incarnation

@@ -19,7 +19,7 @@ _SAFE = "nothing was done"
 
 
 def require_safe_place(folder: Path) -> None:
-    """LogError where a log cannot be created safely: another user could replace its folder, or has created it."""
+    """LogError if a log cannot be created safely: another user could replace its folder, or has created it."""
     if os.path.lexists(folder):
         require_own(folder)
         return
@@ -40,7 +40,7 @@ def is_there(path: Path) -> bool:
 def require_own(folder: Path) -> bool:
     """LogError unless a log's folder and its parts belong to this user, and nobody else can change them.
 
-    False where there is no folder: another user may create one any moment. Once the folder is this user's, only this
+    False if there is no folder: another user may create one any moment. Once the folder is this user's, only this
     user and root can change it between this check and the use.
     """
     try:

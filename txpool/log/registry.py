@@ -1,6 +1,6 @@
 """The lock files of incarnations: each holds an exclusive `flock` on a file of its own while its process lives.
 
-Liveness only says when fencing disturbs nobody; safety rests on the fence. So where it is not certain that an
+Liveness only says when fencing disturbs nobody; safety rests on the fence. So if it is not certain that an
 incarnation is alive it counts as dead, which leads to a fence, and not to a recovery that waits for ever.
 """
 
@@ -17,7 +17,7 @@ from txpool.xid import gtrid_prefix
 
 
 class IncarnationLock:
-    """The lock of this process's own incarnation, taken before its name is published; LogError where it cannot be."""
+    """The lock of this process's own incarnation, taken before its name is published; LogError if it cannot be."""
 
     def __init__(self, folder: Path, node: str, name: str) -> None:
         self.name = name
@@ -47,10 +47,10 @@ class IncarnationLock:
 
 
 def alive(folder: Path, name: str) -> bool:
-    """Whether a process holds the incarnation's lock now; LogError where that cannot be read.
+    """Whether a process holds the incarnation's lock now; LogError if that cannot be read.
 
     A missing file means dead: it was removed when the incarnation was fenced, or lost with the power before its
-    directory was written. Where a person deleted the file of a living process, the fence still keeps it safe.
+    directory was written. If a person deleted the file of a living process, the fence still keeps it safe.
     """
     try:
         file = _opened(_path(folder, name), os.O_RDONLY, "rb")
@@ -68,7 +68,7 @@ def alive(folder: Path, name: str) -> bool:
 
 
 def remove(folder: Path, name: str) -> None:
-    """Remove the file of a fenced incarnation. Where that fails it does no harm, since a name is never used again."""
+    """Remove the file of a fenced incarnation. If that fails it does no harm, since a name is never used again."""
     with suppress(OSError):
         _path(folder, name).unlink()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, ClassVar, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, TypeVarTuple
 
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped, redact
 from txpool.errors import ConfigurationError, LogError, described
@@ -21,6 +21,9 @@ from txpool.findings.finding import Finding
 from txpool.log.formats import FORMAT, require
 from txpool.log.statements import Script, Statements
 from txpool.resource_managers import of_url
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -53,7 +56,7 @@ class LogServer(ABC):
         self.name = f"the decision log {self.url}"
 
     def connect(self, application: str = "txpool log", *, timeout: float | None = None) -> Any:
-        """A verified connection. Errors: LogError where the log is missing, another or not durable; the driver's."""
+        """A verified connection. Errors: LogError if the log is missing, another or not durable; the driver's."""
         raw = self.open_raw(application, timeout)
         try:
             self._verify(raw)
@@ -93,7 +96,7 @@ class LogServer(ABC):
         """The text of an error, on one line and without a secret."""
         return " ".join(redact(described(error), [self._password]).split())
 
-    def set_meta(self, raw: Any, meta: Mapping[str, str]) -> None:
+    def set_meta(self, raw: RawConnection, meta: Mapping[str, str]) -> None:
         for name, value in meta.items():
             self.execute(raw, self.statements.set_meta, {"name": name, "value": value})
 
@@ -101,13 +104,13 @@ class LogServer(ABC):
         """What the meta table of a new log has."""
         return {"format": FORMAT, "log": secrets.token_hex(16), "server": server}
 
-    def _verify(self, raw: Any) -> None:
+    def _verify(self, raw: RawConnection) -> None:
         self._require_tables(raw)
         meta = self._meta(raw)
         found = self.identity(raw)
         if not self.has_added_tables(raw):
             raise LogError(f"{self.name} was made by an earlier txpool: `txpool-recovery init` adds what it lacks")
-        # Where the role may not see the server's identity, there is nothing to compare.
+        # If the role may not see the server's identity, there is nothing to compare.
         if found and meta["server"] and found != meta["server"]:
             raise LogError(
                 f"{self.name} is a copy or was moved: it was made on server {meta['server']}, and this one is {found}. "
@@ -115,12 +118,12 @@ class LogServer(ABC):
                 f"`txpool-recovery init --adopt` accepts this one, and leaves all earlier branches alone"
             )
 
-    def _meta(self, raw: Any) -> dict[str, str]:
+    def _meta(self, raw: RawConnection) -> dict[str, str]:
         meta: dict[str, str] = dict(self.execute(raw, ("SELECT name, value FROM txpool_meta",)))
         require(meta.get("format"), self.name)
         return meta
 
-    def _require_tables(self, raw: Any) -> None:
+    def _require_tables(self, raw: RawConnection) -> None:
         if not self.exists(raw):
             raise LogError(
                 f"{self.name} is missing: its tables are not {self.place} there. Empty ones would roll back what "
@@ -134,58 +137,60 @@ class LogServer(ABC):
     def open_raw(self, application: str, timeout: float | None) -> Any:
         """A connection whose session is as the log needs it; its steps wait until `timeout`. The driver's errors."""
 
-    def opened(self, raw: Any) -> Any:
+    def opened(self, raw: RawConnection) -> Any:
         """The verified connection, ready for use."""
         return raw
 
     @abstractmethod
-    def is_clean(self, raw: Any) -> bool: ...
+    def is_clean(self, raw: RawConnection) -> bool: ...
 
     @abstractmethod
-    def reset(self, raw: Any, timeout: float | None = None) -> None: ...
+    def reset(self, raw: RawConnection, timeout: float | None = None) -> None: ...
 
     @abstractmethod
-    def ping(self, raw: Any, timeout: float | None = None) -> None: ...
+    def ping(self, raw: RawConnection, timeout: float | None = None) -> None: ...
 
     @abstractmethod
-    def close(self, raw: Any) -> None: ...
+    def close(self, raw: RawConnection) -> None: ...
 
     @abstractmethod
-    def disown(self, raw: Any) -> None:
+    def disown(self, raw: RawConnection) -> None:
         """In a forked child: close this copy of the socket, or the server would not notice the parent's death."""
 
     # -- statements ---------------------------------------------------------------------------------------------
 
-    def do(self, work: Callable[[Any, *Ts], T], raw: Any, *arguments: *Ts) -> T:
-        """Do work that is one statement or one transaction: again where all of it has given in to another one."""
+    def do(self, work: Callable[[Any, *Ts], T], raw: RawConnection, *arguments: *Ts) -> T:
+        """Do work that is one statement or one transaction: again if all of it has given in to another one."""
         return work(raw, *arguments)
 
     @abstractmethod
-    def run(self, raw: Any, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
+    def run(self, raw: RawConnection, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
         """Execute a script outside a transaction, durable when this returns."""
 
     @abstractmethod
-    def execute(self, raw: Any, script: Script, parameters: Parameters | None = None) -> list[tuple[Any, ...]]:
+    def execute(
+        self, raw: RawConnection, script: Script, parameters: Parameters | None = None
+    ) -> list[tuple[Any, ...]]:
         """Execute a script inside a transaction, or a single statement."""
 
     @abstractmethod
-    def transaction(self, raw: Any) -> AbstractContextManager[object]:
+    def transaction(self, raw: RawConnection) -> AbstractContextManager[object]:
         """A transaction around the block."""
 
     @abstractmethod
-    def holding_registry(self, raw: Any) -> AbstractContextManager[object]:
+    def holding_registry(self, raw: RawConnection) -> AbstractContextManager[object]:
         """A transaction around the block, in which nobody registers an incarnation."""
 
     @abstractmethod
-    def insert(self, raw: Any, gtrid: str, incarnation: str, branches: str) -> bool:
+    def insert(self, raw: RawConnection, gtrid: str, incarnation: str, branches: str) -> bool:
         """Whether the decision was written, without branches the key alone.
 
-        Not where the incarnation is fenced or unknown, or the key is taken, or the server would not make it durable. It
+        Not if the incarnation is fenced or unknown, or the key is taken, or the server would not make it durable. It
         waits for a fence of the incarnation, or another row of the key, that is on its way, and holds back later ones.
         """
 
-    def why_not_durable(self, raw: Any) -> str:
-        """Why nothing that is written now would outlive a crash; empty where it would, as far as a session can tell."""
+    def why_not_durable(self, raw: RawConnection) -> str:
+        """Why nothing that is written now would outlive a crash; empty if it would, as far as a session can tell."""
         return ""
 
     @abstractmethod
@@ -195,14 +200,14 @@ class LogServer(ABC):
     # -- leases -------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def take_lease(self, raw: Any, incarnation: str) -> dict[str, object] | None:
+    def take_lease(self, raw: RawConnection, incarnation: str) -> dict[str, object] | None:
         """Take an incarnation's lease, for as long as the session lasts: what the registry says of it.
 
-        None where another session has it.
+        None if another session has it.
         """
 
     @abstractmethod
-    def release_lease(self, raw: Any) -> None: ...
+    def release_lease(self, raw: RawConnection) -> None: ...
 
     # -- tables -------------------------------------------------------------------------------------------------
 
@@ -211,32 +216,32 @@ class LogServer(ABC):
 
     @abstractmethod
     def create(self) -> bool:
-        """Create the tables, and return True; False where they exist.
+        """Create the tables, and return True; False if they exist.
 
         Of two processes that do so at once, the second finds them.
         """
 
     @abstractmethod
-    def exists(self, raw: Any) -> bool: ...
+    def exists(self, raw: RawConnection) -> bool: ...
 
-    def has_added_tables(self, raw: Any) -> bool:
+    def has_added_tables(self, raw: RawConnection) -> bool:
         """Whether it has the tables that later versions have added."""
         return True
 
-    def add_tables(self, raw: Any) -> None:  # noqa: B027 - most have had them from the beginning
+    def add_tables(self, raw: RawConnection) -> None:  # noqa: B027 - most have had them from the beginning
         """Add the tables that later versions have."""
 
     @abstractmethod
-    def require_ours(self, raw: Any) -> None:
-        """LogError where what others have made, or hung on it, would be taken for the log."""
+    def require_ours(self, raw: RawConnection) -> None:
+        """LogError if what others have made, or hung on it, would be taken for the log."""
 
     @abstractmethod
-    def identity(self, raw: Any) -> str:
-        """The identity of server and database; empty where it may not be read."""
+    def identity(self, raw: RawConnection) -> str:
+        """The identity of server and database; empty if it may not be read."""
 
     @abstractmethod
     def findings(self) -> Iterator[Finding]:
-        """The findings of `txpool check`. NotConnected, and LogError where no log is to be used there."""
+        """The findings of `txpool check`. NotConnected, and LogError if no log is to be used there."""
 
 
 def log_server(url: str, **options: Any) -> LogServer:

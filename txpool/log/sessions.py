@@ -21,7 +21,7 @@ _NONE: Final[Parameters] = {}
 class Sessions:
     """A small pool of connections to the log. Thread-safe; a forked child begins with none.
 
-    Errors: LogError where nothing was written, LogUnknown where that is not known.
+    Errors: LogError if nothing was written, LogUnknown if that is not known.
     """
 
     def __init__(self, server: LogServer) -> None:
@@ -35,7 +35,7 @@ class Sessions:
         return self.use(self._server.run, script, parameters)
 
     def read(self, query: Script, parameters: Parameters = _NONE) -> list[tuple[Any, ...]]:
-        """The rows of a query of what is committed now; LogError where it cannot be read."""
+        """The rows of a query of what is committed now; LogError if it cannot be read."""
         try:
             return self.run(query, parameters)
         except LogUnknown as error:
@@ -79,7 +79,7 @@ class Sessions:
         return LogError(f"{self._server.name} cannot be used, and nothing was written: {reason}")
 
     def _certain_error(self, error: Exception) -> LogError:
-        """LogError where the server has answered that nothing was written; LogUnknown where that is not known."""
+        """LogError if the server has answered that nothing was written; LogUnknown if that is not known."""
         name, reason = self._server.name, self._server.describe(error)
         if self._server.is_definite(error):
             return LogError(f"{name}: nothing was written: {reason}")

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txpool import failpoints
 from txpool.config.secrets import Secret
@@ -34,6 +34,9 @@ from txpool.log.timeouts import TimeoutNotes
 from txpool.process.finishing import plural
 from txpool.resources.base import Refused, Resolution
 from txpool.xid import new_incarnation, split_gtrid
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 logger = logging.getLogger("txpool")
 
@@ -75,7 +78,7 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
 
     `incarnations` and `fence` know only those of `nodes`: this node's own, unless others are listed, or all by "*".
     Waiting for another's write for longer than `lock_timeout` (seconds) is a LogError.
-    Errors: LogError where nothing was written, LogUnknown where that is not known.
+    Errors: LogError if nothing was written, LogUnknown if that is not known.
     """
 
     def __init__(
@@ -175,7 +178,7 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
 
     def fence(self, incarnation: str) -> None:
         parameters = self._node_filter | {"name": incarnation}
-        # An expired incarnation is moved back; where another process has just done so, the second fence finds it.
+        # An expired incarnation is moved back; if another process has just done so, the second fence finds it.
         fence, revive = self._statements.fence, self._statements.revive
         if not any(self._sessions.run(script, parameters) for script in (fence, revive, fence)):
             raise LogError(
@@ -271,7 +274,7 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
             old.close()
         return new
 
-    def _decide(self, raw: Any, gtrid: str, incarnation: str, branches: str) -> Exception | None:
+    def _decide(self, raw: RawConnection, gtrid: str, incarnation: str, branches: str) -> Exception | None:
         if self._server.insert(raw, gtrid, incarnation, branches):
             return None
         resolution = self._resolution(raw, gtrid)
@@ -281,7 +284,7 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
             return None
         return Refused(f"{gtrid} was not decided, and rolls back: {self._refusal(raw, resolution, incarnation)}")
 
-    def _point(self, raw: Any, gtrid: str, incarnation: str, datasource: str) -> Exception | None:
+    def _point(self, raw: RawConnection, gtrid: str, incarnation: str, datasource: str) -> Exception | None:
         refused = f"{gtrid} cannot be decided by {datasource}, and rolls back: "
         server, key = self._server, {"gtrid": gtrid}
         # Meanwhile a row holds the decision's key, under the decision's conditions: so an abort record waits for this,
@@ -293,8 +296,8 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
             server.execute(raw, _DELETE_DECISION, key)
         return None if decider == datasource else Refused(f"{refused}{decider} decides it")
 
-    def _replace_note(self, raw: Any, gtrid: str, incarnation: str, branches: str) -> bool:
-        """Whether the note of a last resource has given its place to the decision: not where recovery has fenced."""
+    def _replace_note(self, raw: RawConnection, gtrid: str, incarnation: str, branches: str) -> bool:
+        """Whether the note of a last resource has given its place to the decision: not if recovery has fenced."""
         try:
             with self._server.transaction(raw):
                 self._server.execute(raw, _DELETE_NOTE, {"gtrid": gtrid})
@@ -304,13 +307,13 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
             return False
         return True
 
-    def _resolution(self, raw: Any, gtrid: str) -> Resolution | None:
-        """How the gtrid stands in the log; None where nothing is kept under its key."""
+    def _resolution(self, raw: RawConnection, gtrid: str) -> Resolution | None:
+        """How the gtrid stands in the log; None if nothing is kept under its key."""
         rows = self._server.execute(raw, _RESOLUTION, {"gtrid": gtrid})
         return resolution_of(rows[0][0]) if rows else None
 
-    def _refusal(self, raw: Any, resolution: Resolution | None, incarnation: str) -> str:
-        """Why the store has refused. Remembers where our own incarnation is fenced."""
+    def _refusal(self, raw: RawConnection, resolution: Resolution | None, incarnation: str) -> str:
+        """Why the store has refused. Remembers it if our own incarnation is fenced."""
         if resolution not in (None, Resolution.NOTED):
             return f"the log has it as {resolution.value}"
         why_not = self._server.why_not_durable(raw)

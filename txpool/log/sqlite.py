@@ -56,7 +56,7 @@ _HEURISTICS = "SELECT gtrid, bqual, datasource, decided, ended, noted FROM heuri
 class SqliteLog(DecisionRecords, SqliteSideRecords, LocationNotes, TimeoutNotes):
     """A DecisionLog in a folder. Thread-safe; a forked child goes on with an incarnation of its own.
 
-    Errors: LogError where nothing was written, LogUnknown where that is not known.
+    Errors: LogError if nothing was written, LogUnknown if that is not known.
     """
 
     def __init__(self, path: str | Path, *, node: str, create: bool = False) -> None:
@@ -259,7 +259,7 @@ class SqliteLog(DecisionRecords, SqliteSideRecords, LocationNotes, TimeoutNotes)
         return Refused(refused + self._refusal(_resolution(db, gtrid), incarnation))
 
     def _refusal(self, resolution: Resolution | None, incarnation: str) -> str:
-        """Why the store has refused. Remembers where our own incarnation is fenced."""
+        """Why the store has refused. Remembers it if our own incarnation is fenced."""
         if resolution not in (None, Resolution.NOTED):
             return f"the log has it as {resolution.value}"
         current = self._current
@@ -284,14 +284,14 @@ def _abort_noted(db: sqlite3.Cursor, gtrid: str) -> Resolution:
 
 
 def _resolution(db: sqlite3.Cursor, gtrid: str) -> Resolution | None:
-    """How the gtrid stands in the log; None where nothing is kept under its key."""
+    """How the gtrid stands in the log; None if nothing is kept under its key."""
     row = db.execute("SELECT substr(branches, 1, 1) FROM decisions WHERE gtrid = ?", (gtrid,)).fetchone()
     return None if row is None else resolution_of(row[0])
 
 
 def _purge(db: sqlite3.Cursor, gtrids: list[tuple[str]]) -> None:
     for table in ("decisions", "finished", "pointers"):
-        db.executemany(f"DELETE FROM {table} WHERE gtrid = ?", gtrids)  # noqa: S608 - a constant
+        db.executemany(f"DELETE FROM {table} WHERE gtrid = ?", gtrids)
 
 
 def _publish(db: sqlite3.Cursor, name: str, old: str | None) -> None:

@@ -28,18 +28,18 @@ TABLES: Final = (
 class Statements:
     """The scripts of one kind of database.
 
-    Those of `abort`, `point`, `finish` and `fence` write also where they find what they would write: that write makes
+    Those of `abort`, `point`, `finish` and `fence` write also if they find what they would write: that write makes
     durable what was found.
     """
 
-    abort: Script  # gtrid, now: an abort record, or nothing where its key is taken; the first character of the branches
+    abort: Script  # gtrid, now: an abort record, or nothing if its key is taken; the first character of the branches
     point: Script  # gtrid, datasource: the datasource that decides it
     finish: Script  # gtrid
     forget: Script  # gtrids, and joined by spaces: deletes decisions, and no abort records
     purge: Script  # gtrids: deletes all that is kept of them
     publish: Script  # name, node, lease, old, kind, format, now: registers an incarnation, fences an old one
-    fence: Script  # name, every, nodes: a row where it is registered
-    revive: Script  # the same: brings an expired incarnation back, fenced; a row where there was one
+    fence: Script  # name, every, nodes: a row if it is registered
+    revive: Script  # the same: brings an expired incarnation back, fenced; a row if there was one
     incarnations: Script  # every, nodes: name, fenced, whether its lease is held now
     in_use: Script  # the names of those whose lease is held, while none can be registered
     expire: Script  # names, every, nodes, now

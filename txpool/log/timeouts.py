@@ -22,7 +22,7 @@ from txpool.xid import split_gtrid
 TIMEOUT: Final = "timeout"
 
 
-class _Log(Protocol):
+class _TimeoutLog(Protocol):
     """What `TimeoutNotes` needs of the log that it is a base of."""
 
     _timeouts: dict[str, float]
@@ -42,10 +42,10 @@ class TimeoutNotes:
     #: By the beginning of an incarnation's gtrids: the largest timeout that this process has noted.
     _timeouts: dict[str, float]
 
-    def note_timeout(self: _Log, gtrid: str, timeout: float) -> None:
+    def note_timeout(self: _TimeoutLog, gtrid: str, timeout: float) -> None:
         """Note durably that a transaction has this timeout, in seconds, or none (`inf`). LogError.
 
-        No I/O where this process has noted one that is as large.
+        No I/O if this process has noted one that is as large.
         """
         beginning = gtrid[: gtrid.rfind(":")]
         if timeout <= self._timeouts.get(beginning, -1.0):
@@ -61,15 +61,15 @@ class TimeoutNotes:
             raise
         self._timeouts[beginning] = max(timeout, self._timeouts.get(beginning, -1.0))
 
-    def timeouts(self: _Log) -> dict[str, float]:
-        """By incarnation: the largest timeout that is noted, in seconds; `inf` where there was none."""
+    def timeouts(self: _TimeoutLog) -> dict[str, float]:
+        """By incarnation: the largest timeout that is noted, in seconds; `inf` if there was none."""
         found: dict[str, float] = {}
         for record in self.side_records(TIMEOUT):
             incarnation = record.name.partition(" ")[0]
             found[incarnation] = max(_seconds(record), found.get(incarnation, -1.0))
         return found
 
-    def retire_timeouts(self: _Log) -> None:
+    def retire_timeouts(self: _TimeoutLog) -> None:
         """Delete the notes of incarnations that have expired."""
         names: dict[str, list[str]] = {}
         for record in self.side_records(TIMEOUT):

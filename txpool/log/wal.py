@@ -2,7 +2,7 @@
 
 SQLite reads the log up to the first frame that is not whole, and drops what follows. After a crash that is right: the
 torn frames are those of the one transaction that was never synced. But each transaction is synced before the next
-begins, so where two commits follow the first frame that is not whole, durable ones are being dropped.
+begins, so if two commits follow the first frame that is not whole, durable ones are being dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CHECKPOINT_WAIT = 10.0
 def damaged(connection: sqlite3.Connection, database: Path) -> bool:
     """Whether durable transactions follow the frames that SQLite recognizes in the write-ahead log.
 
-    Other processes may write meanwhile: it is damage only where two inspections find the same.
+    Other processes may write meanwhile: it is damage only if two inspections find the same.
     """
     before = _inspect(connection, database)
     return before[1] > 1 and before == _inspect(connection, database)

@@ -263,7 +263,7 @@ INDOUBT = Family(
     "txpool.recovery.indoubt",
     MetricKind.GAUGE,
     "{branch}",
-    "Prepared branches that the last scan has found, and left; absent where the datasource has not answered.",
+    "Prepared branches that the last scan has found, and left; absent if the datasource has not answered.",
     _DATASOURCE,
 )
 OLDEST = Family(
@@ -271,14 +271,14 @@ OLDEST = Family(
     "txpool.recovery.oldest_indoubt",
     MetricKind.GAUGE,
     "s",
-    "How long the oldest of what the last scan has left has been in doubt; 0 where nothing is.",
+    "How long the oldest of what the last scan has left has been in doubt; 0 if nothing is.",
 )
 REACHABLE = Family(
     "txpool_recovery_datasource_reachable",
     "txpool.recovery.reachable",
     MetricKind.GAUGE,
     "1",
-    "1 where a datasource has answered the last scan, 0 where it has not.",
+    "1 if a datasource has answered the last scan, 0 if it has not.",
     _DATASOURCE,
 )
 SLOTS = Family(

@@ -13,7 +13,7 @@ LEAST_CONNECT: Final = 2.0
 
 
 class CheckResult(Enum):
-    """The result of checking an idle connection; SILENT where it has not answered in time."""
+    """The result of checking an idle connection; SILENT if it has not answered in time."""
 
     ALIVE = auto()
     DEAD = auto()

@@ -65,7 +65,7 @@ class Checker(Generic[C]):
         return slot
 
     def check_idle(self, pooled: Pooled[C]) -> None:
-        """Check a connection that was taken out of the idle ones; put it back, or close it where it is dead."""
+        """Check a connection that was taken out of the idle ones; put it back, or close it if it is dead."""
         if self._check(pooled, self._timeout) is CheckResult.ALIVE and monotonic() < pooled.expires:
             self._state.put_back(pooled)
         else:
@@ -99,7 +99,7 @@ class Checker(Generic[C]):
         return result
 
     def make_clean(self, pooled: Pooled[C]) -> None:
-        """Reset a connection that was given back, and hand it on; close it where it has expired or cannot be reset."""
+        """Reset a connection that was given back, and hand it on; close it if it has expired or cannot be reset."""
         if pooled.dropped or self._state.deferred_in_finaliser(self.make_clean, pooled):
             return
         if pooled.returned_at >= pooled.expires:

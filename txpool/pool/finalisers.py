@@ -1,7 +1,7 @@
 """What finalisers may do with a pool.
 
 A finaliser may run anywhere, also in a thread that holds the lock. So the finaliser of a `Pooled` takes no lock, and
-passes it to maintenance by `maintenance_queue`. Finalisers of users may give back and discard: where one runs in a
+passes it to maintenance by `maintenance_queue`. Finalisers of users may give back and discard: if one runs in a
 thread that holds the lock, that step is deferred until the thread has released it.
 """
 

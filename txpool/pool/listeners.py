@@ -62,7 +62,7 @@ class MaintenanceThread(Thread):
 
 
 class Listeners(dict[int, PoolListener]):
-    """The listeners of one pool, by id: falsy where there are none. Thread-safe without a lock, which a fork could
+    """The listeners of one pool, by id: falsy if there are none. Thread-safe without a lock, which a fork could
     leave locked: each step is one operation of a dict.
     """
 

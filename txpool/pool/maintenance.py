@@ -2,7 +2,7 @@
 others whether they are alive, reports leaks.
 
 It sleeps until something is due or its queue has an entry, holds its pool by a weak reference only, and ends when the
-pool is closed or collected. Where it cannot be started (the interpreter is ending, or there are too many threads), the
+pool is closed or collected. If it cannot be started (the interpreter is ending, or there are too many threads), the
 pool works without it: expired connections are then closed when they are taken or given back.
 """
 

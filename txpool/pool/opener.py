@@ -1,4 +1,4 @@
-"""Opening connections in the slots of a pool, and what is said where that fails."""
+"""Opening connections in the slots of a pool, and what is said if that fails."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Opener(Generic[C]):
         self._reset_always = reset_always
 
     def open(self, slot: Pooled[C], timeout: float) -> Pooled[C]:
-        """Open a connection in a reserved slot, which is free again where that fails."""
+        """Open a connection in a reserved slot, which is free again if that fails."""
         state = self._state
         state.refuse_finaliser()
         started = monotonic()
@@ -95,7 +95,7 @@ class Opener(Generic[C]):
             state.notify("connect_failed", error)
 
     def open_within(self, slot: Pooled[C], budget: TakeBudget) -> Pooled[C]:
-        """As `open`, for a take: PoolTimeout where its time is up."""
+        """As `open`, for a take: PoolTimeout if its time is up."""
         seconds, started = budget.connect(), monotonic()
         try:
             return self.open(slot, seconds)

@@ -35,7 +35,7 @@ class Pool(Taking[C]):
     is asked by the pool itself, again and again. One that does not answer within
     `check_timeout` when it is checked or reset is closed, since its late answer would be read as that of the next
     statement. One that is held longer than `leak_threshold` is reported once, with the stack that took it, on the
-    logger `txpool.pool`. One that is given back is reset where it is not clean, or always with `reset_always`; where
+    logger `txpool.pool`. One that is given back is reset if it is not clean, or always with `reset_always`; if
     the pool is not `enabled`, it is closed.
 
     A forked child finds the pool empty, and never uses the connections of its parent.
@@ -147,7 +147,7 @@ class Pool(Taking[C]):
         return [pooled for pooled in self.state.all() if pooled.is_open and pooled.holder]
 
     def add_listener(self, listener: PoolListener) -> None:
-        """Tell the listener of what happens from now on. ConfigurationError where it is no PoolListener."""
+        """Tell the listener of what happens from now on. ConfigurationError if it is no PoolListener."""
         self.listeners.add(listener)
         self._watched = True
 

@@ -84,7 +84,7 @@ class Pooled(Generic[C]):
     """A slot of a pool's `max_size`, and the connection in it.
 
     It exists before its connection is open, so that `max_size` counts connections that are being opened, too. Its
-    user sets `dirty` after changing session attributes, so that it is reset when it is given back. Where it is dropped
+    user sets `dirty` after changing session attributes, so that it is reset when it is given back. If it is dropped
     without that (an interrupt came between two steps, or a program forgot it), its own finaliser has the pool close it:
     the finaliser of its user need not call the pool, and must not.
     """
@@ -148,7 +148,7 @@ class Pooled(Generic[C]):
         self.since = 0.0
         #: Weak references to what its user has open on it, and a forked child must not close.
         self.results: Collection[weakref.ref[Any]] = ()
-        #: By the monotonic clock; 0 where the pool must not hand it out again.
+        #: By the monotonic clock; 0 if the pool must not hand it out again.
         self.jitter = 1 - JITTER * random.random()  # noqa: S311
         self.expires = monotonic() + max_lifetime * self.jitter
         self.returned_at = self.checked_at = -math.inf
@@ -162,12 +162,12 @@ class Pooled(Generic[C]):
         self.use_seconds = 0.0
 
     def open(self, timeout: float) -> None:
-        """Connect; the driver's own error where it cannot."""
+        """Connect; the driver's own error if it cannot."""
         self.member.connector = self.connector
         try:
             self.raw = self.member.raw = self.connector.connect(timeout=timeout)
         finally:
-            self.is_open = hasattr(self, "raw")  # also where an interrupt has come just behind the connect
+            self.is_open = hasattr(self, "raw")  # also if an interrupt has come just behind the connect
         self.returned_at = monotonic()
 
     def close(self) -> None:

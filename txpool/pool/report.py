@@ -44,7 +44,7 @@ def without_frames(error: E) -> E:
 
 
 def held_by(pooled: Pooled[C], now: float) -> str | None:
-    """The thread that holds it, for how long, and where it was taken if that is known; None where it is not taken."""
+    """The thread that holds it, for how long, and where it was taken if that is known; None if it is not taken."""
     holder = next(iter(pooled.holder), None)
     if holder is None:
         return None
@@ -68,7 +68,7 @@ def timeout_message(
     hanging: bool,
     suspended: bool,
 ) -> str:
-    """Why a take has timed out, and what to do; `hanging` where the server did not answer in time."""
+    """Why a take has timed out, and what to do; `hanging` if the server did not answer in time."""
     now = monotonic()
     holders = [text for pooled in members if (text := held_by(pooled, now)) is not None]
     opening = sum(not pooled.is_open for pooled in members)

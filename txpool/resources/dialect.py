@@ -6,38 +6,39 @@ nothing of it will ever be there. It raises anything else: nobody knows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck
 from txpool.resources.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
+    from txpool.resources.raw import RawConnection
 
 
 class Dialect(Protocol):
     """Commits and rolls back local transactions of one database. It keeps nothing; `raw` is a raw connection."""
 
-    def in_transaction(self, raw: Any) -> bool:
-        """Whether a local transaction is open, without I/O; true where that cannot be told."""
+    def in_transaction(self, raw: RawConnection) -> bool:
+        """Whether a local transaction is open, without I/O; true if that cannot be told."""
 
-    def watch_commands(self, raw: Any) -> None:
+    def watch_commands(self, raw: RawConnection) -> None:
         """Begin to note, from the answers to commands, whether anything may have been written."""
 
-    def note_write(self, raw: Any) -> None:
+    def note_write(self, raw: RawConnection) -> None:
         """Note a write: something was executed whose answer was not seen."""
 
     def read_only_check(
-        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, committing: bool
+        self, datasource: str, driver: Driver, raw: RawConnection, deadlines: Deadlines, *, committing: bool
     ) -> ReadOnlyCheck | None:
         """A check whether only reads were executed since `watch_commands`; None as `Participant.read_only_check`."""
 
-    def commit(self, raw: Any) -> None:
+    def commit(self, raw: RawConnection) -> None:
         """Commit durably. `Refused` is definite, any other error leaves the outcome unknown."""
 
-    def rollback(self, driver: Driver, raw: Any, until: float | None) -> BranchOutcome:
+    def rollback(self, driver: Driver, raw: RawConnection, until: float | None) -> BranchOutcome:
         """Roll back, or close the connection, which ends its transaction as well. Never raises an Exception.
 
-        ROLLED_BACK; COMMITTED where the database has kept a part of what was done, and LOST where it may have.
+        ROLLED_BACK; COMMITTED if the database has kept a part of what was done, and LOST if it may have.
         `until` is when to stop waiting for the answer, by the monotonic clock.
         """

@@ -15,7 +15,7 @@ __all__ = ["Driver", "make_driver", "not_installed"]
 
 
 def make_driver(settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
-    """The driver of a datasource, with `recovery` for recovery's own user. ConfigurationError where it is missing."""
+    """The driver of a datasource, with `recovery` for recovery's own user. ConfigurationError if it is missing."""
     manager = find_resource_manager(settings.driver)
     try:
         return manager.make_driver(settings, recovery=recovery)

@@ -19,7 +19,7 @@ def sync(*paths: str | Path) -> None:
 
 
 def create_file(file: str | Path, content: bytes | bytearray) -> None:
-    """Make a file, durably. Whoever sees its name finds it whole. FileExistsError where the name is taken.
+    """Make a file, durably. Whoever sees its name finds it whole. FileExistsError if the name is taken.
 
     After any other error the file may be there. A crash may leave a draft beside it, whose name ends in `.new`.
     """
@@ -51,7 +51,7 @@ def identity_in(file: str | Path) -> str:
 
 
 def generation_in(file: str | Path) -> str:
-    """What changes where this empty file is another one, as in a restored copy: whoever comes first makes it. OSError.
+    """What changes if this empty file is another one, as in a restored copy: whoever comes first makes it. OSError.
 
     A restore that keeps the file itself, as a volume's snapshot does, changes nothing: remove the file after it.
     """

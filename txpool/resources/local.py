@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txpool.errors import NotSupportedError, TransactionRolledBack
 from txpool.resources.base import (
@@ -18,6 +18,9 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.xid import Xid
 
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
+
 _COMMITTED, _ROLLED_BACK = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK
 _NONE: frozenset[str] = frozenset()
 
@@ -27,7 +30,9 @@ class LocalTransaction:
 
     __slots__ = ("_deadlines", "_dialect", "_driver", "_ended_commands", "_raw", "datasource", "failure")
 
-    def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
+    def __init__(
+        self, datasource: str, driver: Driver, raw: RawConnection, deadlines: Deadlines = NO_DEADLINES
+    ) -> None:
         self.datasource = datasource
         self._driver = driver
         self._raw = raw
@@ -35,7 +40,7 @@ class LocalTransaction:
         self._dialect = driver.dialect
         #: The reason why `commit_one_phase` did not answer COMMITTED.
         self.failure: BaseException | None = None
-        #: `commit` and `rollback`, where the user's own SQL has executed them.
+        #: `commit` and `rollback`, if the user's own SQL has executed them.
         self._ended_commands: frozenset[str] = _NONE
         self._dialect.watch_commands(raw)
 
@@ -54,7 +59,7 @@ class LocalTransaction:
         self._ended_commands |= {command}
 
     def commit_one_phase(self) -> BranchOutcome:
-        """Commit what is open. Where the user's own SQL has committed the rest before, all of it is committed then."""
+        """Commit what is open. If the user's own SQL has committed the rest before, all of it is committed then."""
         if self._ended_commands:
             if "rollback" in self._ended_commands:
                 self.failure = self._ended_by_sql_error()
@@ -73,12 +78,12 @@ class LocalTransaction:
         return _COMMITTED
 
     def rollback(self) -> BranchOutcome:
-        """Roll back what is open; COMMITTED where some of it was committed before, and LOST where it may have been."""
+        """Roll back what is open; COMMITTED if some of it was committed before, and LOST if it may have been."""
         outcome = self._dialect.rollback(self._driver, self._raw, self._deadlines.after_decision())
         return BranchOutcome.COMMITTED if "commit" in self._ended_commands else outcome
 
     def _rolled_back_outcome(self) -> BranchOutcome:
-        """Roll back what could not commit: LOST where a part of it is committed, or may be, and people must look."""
+        """Roll back what could not commit: LOST if a part of it is committed, or may be, and people must look."""
         return _ROLLED_BACK if self.rollback() is _ROLLED_BACK else BranchOutcome.LOST
 
     def _refusal(self, refusal: Refused) -> BaseException:
@@ -108,7 +113,7 @@ class LocalBranch(LocalTransaction):
         self,
         datasource: str,
         driver: Driver,
-        raw: Any,
+        raw: RawConnection,
         deadlines: Deadlines = NO_DEADLINES,
         *,
         role: Role = Role.ALONE,

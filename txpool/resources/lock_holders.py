@@ -16,13 +16,13 @@ class LockHolders(Protocol):
 
     @property
     def certain(self) -> bool:
-        """Whether what is found surely holds the lock. False where the server does not tell which branch does: then
+        """Whether what is found surely holds the lock. False if the server does not tell which branch does: then
         one of those that are found may hold it.
         """
 
     def holders(self, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
         """For each raw connection, the branches of ours that its statement waits for, through others that wait, too.
 
-        Empty where it waits for none, or where that is not known. The raw connections are in use: nothing is done on
+        Empty if it waits for none, or if that is not known. The raw connections are in use: nothing is done on
         them. A name proves nothing: a branch whose owner is none of ours is left out.
         """

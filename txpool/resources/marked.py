@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txpool import failpoints
 from txpool.errors import translate
@@ -13,6 +13,9 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
 from txpool.resources.xids import NO_ROW, Xids
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 
 class MarkedTransaction(LocalTransaction):
@@ -29,7 +32,7 @@ class MarkedTransaction(LocalTransaction):
         self,
         datasource: str,
         driver: Driver,
-        raw: Any,
+        raw: RawConnection,
         deadlines: Deadlines = NO_DEADLINES,
         *,
         xids: Xids,

@@ -14,6 +14,7 @@ from txpool.xid import PREFIX
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
+    from txpool.resources.raw import RawConnection
 
 #: The key of the row that holds the table's own identity: it can be no gtrid.
 IDENTITY = f"{PREFIX}:identity"
@@ -24,7 +25,7 @@ Statement = tuple[str, list[str]]
 class Marks(ABC):
     """Writes and reads the table of marks of one database. It keeps nothing; `raw` is a raw connection of its driver.
 
-    Errors are the driver's, and `Refused` where nothing of a mark will ever be there.
+    Errors are the driver's, and `Refused` if nothing of a mark will ever be there.
     """
 
     #: A parameter's placeholder in SQL.
@@ -40,28 +41,28 @@ class Marks(ABC):
         return statement
 
     @abstractmethod
-    def qualified_name(self, raw: Any, table: str) -> str | None:
-        """The table's name with its schema, which no other table can hide; None where there is no such table."""
+    def qualified_name(self, raw: RawConnection, table: str) -> str | None:
+        """The table's name with its schema, which no other table can hide; None if there is no such table."""
 
     @abstractmethod
-    def require_ours(self, raw: Any, table: str, roles: Collection[str], *, writes: bool) -> None:
-        """Raise OperationalError where a role owns or can change the table that is neither ours nor the session's.
+    def require_ours(self, raw: RawConnection, table: str, roles: Collection[str], *, writes: bool) -> None:
+        """Raise OperationalError if a role owns or can change the table that is neither ours nor the session's.
 
         `roles` are ours. With `writes`, lock the table, so that nobody changes it before the transaction ends.
         """
 
     @abstractmethod
-    def is_sole_writer(self, raw: Any) -> bool:
+    def is_sole_writer(self, raw: RawConnection) -> bool:
         """Whether the connection's open transaction excludes every other writer (SQLite)."""
 
     @abstractmethod
-    def database_identity(self, raw: Any) -> str:
-        """The identity of the server and database that the connection leads to; empty where it is not known."""
+    def database_identity(self, raw: RawConnection) -> str:
+        """The identity of the server and database that the connection leads to; empty if it is not known."""
 
     @abstractmethod
     def mark(
         self,
-        raw: Any,
+        raw: RawConnection,
         table: str,
         row: dict[str, str],
         delete: Sequence[str],
@@ -72,23 +73,23 @@ class Marks(ABC):
         """Insert the row in the open transaction, whose commit will be durable; returns once that is answered.
 
         The rows of finished transactions in `delete` are deleted with it, where the isolation level allows. Returns the
-        row's key for `commit_row`, and the gtrids that were deleted. `WrongTable` where the table has another identity;
-        that is asked once for each connection, which cannot move to another database. `AbortRecorded` where a tombstone
+        row's key for `commit_row`, and the gtrids that were deleted. `WrongTable` if the table has another identity;
+        that is asked once for each connection, which cannot move to another database. `AbortRecorded` if a tombstone
         has the row's key. `until` is when to stop waiting for the answer, by the monotonic clock.
         """
 
     @abstractmethod
-    def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
+    def commit_row(self, raw: RawConnection, table: str, row: str, branches: str) -> None:
         """Update the row's `branches`, and commit. `Refused` is definite, any other error leaves it unknown."""
 
     @abstractmethod
-    def begin(self, raw: Any, lock_timeout: float, *, writes: bool) -> None:
+    def begin(self, raw: RawConnection, lock_timeout: float, *, writes: bool) -> None:
         """Begin a transaction with durable commit on a fresh connection; `lock_timeout` is in seconds."""
 
-    def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
+    def delete(self, driver: Driver, raw: RawConnection, table: str, keys: Sequence[str]) -> None:
         """Delete the rows of these keys in the open transaction."""
         these = ", ".join([self.parameter] * len(keys))
-        driver.execute(raw, self.spelled(f"delete from {table} where xid in ({these})"), keys)  # noqa: S608
+        driver.execute(raw, self.spelled(f"delete from {table} where xid in ({these})"), keys)
 
     # -- SQL, with its values -----------------------------------------------------------------------------------
 
@@ -102,7 +103,7 @@ class Marks(ABC):
         )
 
     def put_tombstone(self, table: str, row: dict[str, str]) -> Statement:
-        """Insert the tombstone; where a row has its key, update that row, which makes it durable."""
+        """Insert the tombstone; if a row has its key, update that row, which makes it durable."""
         return self._insert(table, row, "confirmed = met.confirmed + 1"), [*row.values()]
 
     def put_identity(self, table: str, row: dict[str, str], former: str) -> Statement:
@@ -125,18 +126,16 @@ class Marks(ABC):
 
     def read_rows(self, execute: Callable[..., Any], table: str) -> list[Any]:
         """Every row that is committed: xid, transaction_manager_id, kind, branches."""
-        found: list[Any] = execute(
-            f"select xid, transaction_manager_id, kind, branches from {table}"  # noqa: S608
-        ).fetchall()
+        found: list[Any] = execute(f"select xid, transaction_manager_id, kind, branches from {table}").fetchall()
         return found
 
     def _plain_insert(self, table: str, row: dict[str, str]) -> str:
         values = ", ".join([self.parameter] * len(row))
-        return f"insert into {table} ({', '.join(row)}) values ({values})"  # noqa: S608 - names of ours
+        return f"insert into {table} ({', '.join(row)}) values ({values})"
 
     def _insert(self, table: str, row: dict[str, str], change: str) -> str:
         return (
-            f"insert into {table} as met ({', '.join(row)}) "  # noqa: S608 - names of ours, and a configured one
+            f"insert into {table} as met ({', '.join(row)}) "
             f"values ({', '.join([self.parameter] * len(row))}) on conflict (xid) do update set {change}"
         )
 

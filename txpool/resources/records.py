@@ -19,6 +19,7 @@ from txpool.errors import NotSupportedError
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.resources.raw import SqlCursor
 
 _INSERT = "insert into {table} as it (transaction_id, target, gtrid, mode, plan, batch) values (?, ?, ?, ?, ?, ?) "
 _CLAIM = _INSERT + "on conflict do nothing"
@@ -47,11 +48,11 @@ class EarlierRun:
     gtrid: str
     mode: str
     plan: str
-    #: None until the run has ended, where each partition is a transaction of its own.
+    #: None until the run has ended, if each partition is a transaction of its own.
     partitions: int | None
     rows: int | None
     batch: int | None
-    #: When the record was inserted; None where a user's own INSERT has left it out.
+    #: When the record was inserted; None if a user's own INSERT has left it out.
     made_at: datetime | None
 
 
@@ -64,7 +65,7 @@ class RecordsTable(ABC):
     parameter: str
 
     @abstractmethod
-    def create(self, source: DataSource, cursor: Any) -> None:
+    def create(self, source: DataSource, cursor: SqlCursor) -> None:
         """Create the table if it does not exist, in the cursor's transaction or before it."""
 
     @abstractmethod
@@ -80,31 +81,31 @@ class RecordsTable(ABC):
     def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
         """Read a record outside the transaction, whose snapshot may be older than the record."""
 
-    def insert(self, cursor: Any, record: list[Any], lock_timeout: int) -> bool | None:
-        """Insert a record; False where its key is taken.
+    def insert(self, cursor: SqlCursor, record: list[Any], lock_timeout: int) -> bool | None:
+        """Insert a record; False if its key is taken.
 
-        None where another transaction has inserted the key and does not end within `lock_timeout` milliseconds. A
+        None if another transaction has inserted the key and does not end within `lock_timeout` milliseconds. A
         record is transaction_id, target, gtrid, mode, plan and batch. The record of a batch replaces those of earlier
         batches.
         """
         inserted: int = self._execute(cursor, _CLAIM if record[-1] is None else _MOVE_ON, record).rowcount
         return inserted == 1
 
-    def read(self, cursor: Any, transaction_id: str, target: str) -> EarlierRun | None:
+    def read(self, cursor: SqlCursor, transaction_id: str, target: str) -> EarlierRun | None:
         found = self._execute(cursor, _READ, [transaction_id, target]).fetchone()
         return None if found is None else EarlierRun(*found)
 
-    def finish(self, cursor: Any, transaction_id: str, target: str, partitions: int, rows: int | None) -> None:
+    def finish(self, cursor: SqlCursor, transaction_id: str, target: str, partitions: int, rows: int | None) -> None:
         """Write how many partitions and rows the work had."""
         self._execute(cursor, _FINISH, [partitions, rows, transaction_id, target])
 
-    def keep(self, cursor: Any, transaction_id: str, target: str, partitions: int) -> int | None:
+    def keep(self, cursor: SqlCursor, transaction_id: str, target: str, partitions: int) -> int | None:
         """Write how many partitions the work has, unless that was written before; returns the number that is there."""
         self._execute(cursor, _KEEP, [partitions, transaction_id, target])
         earlier = self.read(cursor, transaction_id, target)
         return None if earlier is None else earlier.partitions
 
-    def _execute(self, cursor: Any, statement: str, values: list[Any]) -> Any:
+    def _execute(self, cursor: SqlCursor, statement: str, values: list[Any]) -> Any:
         return cursor.execute(self._statement(statement), values)
 
     def _statement(self, statement: str) -> str:
@@ -112,7 +113,7 @@ class RecordsTable(ABC):
 
 
 def require_format(table: str, description: str | None) -> None:
-    """Raise NotSupportedError where a later version has written the table. A table without a format has the first."""
+    """Raise NotSupportedError if a later version has written the table. A table without a format has the first."""
     found = _ANY_FORMAT.search(description or "")
     if found is not None and found[0] != FORMAT:
         raise NotSupportedError(f"{table} has {found[0]}, and this txpool knows {FORMAT}. Nothing was done")

@@ -17,13 +17,13 @@ class PreparedBranch:
     xid: Xid
     #: Seconds since the PREPARE by the database's clock. For people only: no rule depends on age.
     age: float | None = None
-    #: The name of the role that prepared the branch; None where the server does not tell.
+    #: The name of the role that prepared the branch; None if the server does not tell.
     owner: str | None = None
     #: The owner and all members of the owner, by the server's numbers: a session that logged in as one of them may have
-    #: prepared the branch. None where the server does not tell. None also where no comparison is needed: the listing
+    #: prepared the branch. None if the server does not tell. None also if no comparison is needed: the listing
     #: session logged in as one of them, or the owner is configured.
     roles: frozenset[str] | None = None
-    #: The identity and the name of the branch's database, where it is another one of the same server; else empty.
+    #: The identity and the name of the branch's database, if it is another one of the same server; else empty.
     elsewhere: str = ""
     database: str = ""
     #: The evidence that its PREPARE would have given to a `BranchRecord`, for who adopts it from the listing.
@@ -72,7 +72,7 @@ class BranchRecovery(Protocol):
 class SharedPhaseTwo(Protocol):
     """Ends many prepared branches of one database over one connection. Used by one thread at a time.
 
-    A branch may be started while earlier ones have no answer. Where the connection is lost, each branch without an
+    A branch may be started while earlier ones have no answer. If the connection is lost, each branch without an
     answer is tried again or UNKNOWN: what became of it is not known.
     """
 
@@ -80,7 +80,7 @@ class SharedPhaseTwo(Protocol):
         """A branch that is prepared already, known by its record alone. No method of it raises an error."""
 
     def close(self) -> None:
-        """Close the connection, without waiting. It has been closed already where every branch has answered."""
+        """Close the connection, without waiting. It has been closed already if every branch has answered."""
 
 
 class XidsTable(Protocol):
@@ -90,7 +90,7 @@ class XidsTable(Protocol):
         """Every row and tombstone, read without resolving anything."""
 
     def tombstone(self, gtrid: str, identity: str = "") -> MarkedRow:
-        """Insert a tombstone under the gtrid's key. Where a row has that key, make it durable, and return it.
+        """Insert a tombstone under the gtrid's key. If a row has that key, make it durable, and return it.
 
         An error means that nothing is known: the table is out of reach, or is not the one of this identity.
         """
@@ -100,7 +100,7 @@ class XidsTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MarkedRow:
-    """A row of `xids`: a decision with its other branches, or (where `committed` is false) a tombstone."""
+    """A row of `xids`: a decision with its other branches, or (if `committed` is false) a tombstone."""
 
     gtrid: str
     node: str

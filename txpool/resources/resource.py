@@ -33,7 +33,7 @@ class Work(ABC):
         return False
 
     def require_active(self) -> None:
-        """Return where work may be done. Errors: TransactionTimeout, or ProgrammingError with the reason."""
+        """Return if work may be done. Errors: TransactionTimeout, or ProgrammingError with the reason."""
         if self.owner is None:
             return
         transaction = self.owner()
@@ -45,13 +45,13 @@ class Work(ABC):
     def prepare(self, xid: str) -> None:
         """Keep the work under this name, durably; from now on only `Resource.commit` and `rollback` end it.
 
-        An exception is the vote to roll back. Raise `Refused` where nothing is prepared and nothing will be, as where
-        the name is taken. After any other exception it may be prepared, and is rolled back by its name.
+        An exception is the vote to roll back. Raise `Refused` if nothing is prepared and nothing will be, as when the
+        name is taken. After any other exception it may be prepared, and is rolled back by its name.
         """
 
     @abstractmethod
     def rollback(self) -> None:
-        """Undo the work, which is not prepared. Called also where `prepare` has raised."""
+        """Undo the work, which is not prepared. Called also if `prepare` has raised."""
 
 
 class Resource(ABC):
@@ -66,9 +66,9 @@ class Resource(ABC):
     schemes: ClassVar[tuple[str, ...]] = ("file:",)
     #: A whole url, for errors.
     url_example: ClassVar[str] = "file:/srv/folder"
-    #: True where the url names a file or folder: relative to the configuration file that has it.
+    #: True if the url names a file or folder: relative to the configuration file that has it.
     url_is_path: ClassVar[bool] = True
-    #: The path of the file that describes it; empty where it was made in code. Recovery finds it by its file.
+    #: The path of the file that describes it; empty if it was made in code. Recovery finds it by its file.
     file: str = ""
 
     def __init__(self, name: str, *_: Any, **__: Any) -> None:
@@ -82,11 +82,11 @@ class Resource(ABC):
     def identity(self) -> str:
         """What tells this place from every other, for as long as it exists. Never empty; the same in every process.
 
-        Recovery does not take an xid's absence for its end where the url leads to another place now.
+        Recovery does not take an xid's absence for its end if the url leads to another place now.
         """
 
     def generation(self) -> str:
-        """What changes where the place was restored from a copy, and may have lost what was prepared; empty if unknown.
+        """What changes if the place was restored from a copy, and may have lost what was prepared; empty if unknown.
 
         Without it, a branch that is gone after a commit whose answer was lost is reported as a heuristic hazard.
         """
@@ -105,14 +105,14 @@ class Resource(ABC):
 
     @abstractmethod
     def commit(self, xid: str) -> bool:
-        """Commit what is prepared under this name, durably; False where nothing is. An exception leaves it unknown.
+        """Commit what is prepared under this name, durably; False if nothing is. An exception leaves it unknown.
 
         Called again after an exception or a crash, and by several processes at once: the first one decides.
         """
 
     @abstractmethod
     def rollback(self, xid: str) -> bool:
-        """Undo what is prepared under this name, durably; False where nothing is. An exception leaves it unknown."""
+        """Undo what is prepared under this name, durably; False if nothing is. An exception leaves it unknown."""
 
     def workload(self) -> Any:
         """What the conformance kit writes and reads: see `txpool.conformance.workload.Workload`."""

@@ -25,7 +25,7 @@ _GENERATION = "generation"
 
 
 def location_of(resource: Resource) -> PrepareLocation:
-    """Where it prepares, for the log. OperationalError where it has no identity."""
+    """Where it prepares, for the log. OperationalError if it has no identity."""
     return PrepareLocation(resource.name, _identity_of(resource), "", resource.file)
 
 
@@ -40,7 +40,7 @@ def _identity_of(resource: Resource) -> str:
 
 
 def _outcome(resource: Resource, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
-    """End a prepared branch: its outcome, and the reason where that is UNKNOWN. Raises no Exception."""
+    """End a prepared branch: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
     try:
         identity = _identity_of(resource)
         if record.identity and record.identity != identity:
@@ -140,7 +140,7 @@ class ResourceBranch(PreparedWork):
         return PrepareVote.COMMIT
 
     def start_rollback(self) -> None:
-        """Nothing where PREPARE was not begun, or was refused: `await_rollback` undoes the work then."""
+        """Nothing if PREPARE was not begun, or was refused: `await_rollback` undoes the work then."""
         if self._begun and not self._refused:
             super().start_rollback()
 
@@ -191,7 +191,7 @@ class ResourceRecovery:
         return self._end(record, commit=False)
 
     def why_not(self, record: BranchRecord) -> str:
-        """The reason why a branch's last commit or rollback was UNKNOWN; empty where it was not."""
+        """The reason why a branch's last commit or rollback was UNKNOWN; empty if it was not."""
         return self._failures.get(record.xid, "")
 
     def _end(self, record: BranchRecord, *, commit: bool) -> BranchOutcome:

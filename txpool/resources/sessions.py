@@ -16,6 +16,7 @@ from txpool.resources.drivers import make_driver
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
+    from txpool.resources.raw import RawConnection
 
 
 def sessions_of(settings: DataSourceSettings, driver: Driver | None = None) -> Any:
@@ -32,7 +33,7 @@ def sessions_of(settings: DataSourceSettings, driver: Driver | None = None) -> A
 class SessionStarter(Protocol):
     """A driver that runs an initial statement by itself, and whose `reset` runs it again."""
 
-    def start_session(self, raw: Any, statement: str, timeout: float | None) -> None:
+    def start_session(self, raw: RawConnection, statement: str, timeout: float | None) -> None:
         """Run the statement on a new connection, and commit what it leaves open. The driver's own error.
 
         `timeout` is in seconds.
@@ -65,7 +66,7 @@ class InitialisedSessions:
             raise
         return raw
 
-    def reset(self, raw: Any, timeout: float | None = None) -> None:
+    def reset(self, raw: RawConnection, timeout: float | None = None) -> None:
         """Reset the connection, and run the statement again. The driver's own error."""
         try:
             self._driver.reset(raw, timeout)
@@ -75,7 +76,7 @@ class InitialisedSessions:
         if self._starter is None:
             self._start(raw, timeout)
 
-    def _start(self, raw: Any, timeout: float | None) -> None:
+    def _start(self, raw: RawConnection, timeout: float | None) -> None:
         driver = self._driver
         try:
             if self._starter is not None:

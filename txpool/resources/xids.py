@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, translate, translated
 from txpool.resources.base import BranchRecord, Refused, decode, encode
@@ -30,6 +30,9 @@ from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, WrongTable
 from txpool.resources.recovery_access import MarkedRow
 from txpool.xid import PREFIX, is_identity, split_gtrid
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 _DELETED_AT_ONCE = 500  # rows that one DELETE names
 
@@ -89,7 +92,7 @@ class Xids:
 
     @property
     def table(self) -> str:
-        """The table's name with its schema, read once. ConfigurationError where there is no such table."""
+        """The table's name with its schema, read once. ConfigurationError if there is no such table."""
         if self._full_name is None:
             with self._session(writes=False) as raw:
                 self._full_name = self._marks.qualified_name(raw, self._table)
@@ -100,10 +103,10 @@ class Xids:
             )
         return self._full_name
 
-    def identity(self, raw: Any) -> str:
+    def identity(self, raw: RawConnection) -> str:
         """The table's identity, read once; a table without one is given one. `raw` is the marked transaction's own.
 
-        Empty where that transaction excludes every other writer (SQLite) and has just written a new identity: the
+        Empty if that transaction excludes every other writer (SQLite) and has just written a new identity: the
         transaction may still roll back, and the identity with it.
         """
         if self._identity is None:
@@ -120,7 +123,7 @@ class Xids:
 
     def mark(
         self,
-        raw: Any,
+        raw: RawConnection,
         gtrid: str,
         branches: Iterable[BranchRecord],
         delete: list[str],
@@ -148,7 +151,7 @@ class Xids:
             raise
         return RowLocation(table, where), deleted
 
-    def commit(self, raw: Any, where: RowLocation, branches: Iterable[BranchRecord]) -> None:
+    def commit(self, raw: RawConnection, where: RowLocation, branches: Iterable[BranchRecord]) -> None:
         """Update the row with the evidence of the branches' votes, and commit; errors as `Dialect.commit`."""
         # The row's own table: another thread may have found meanwhile that the url leads to another database now.
         self._marks.commit_row(raw, where.table, where.row, encode(branches))
@@ -166,7 +169,7 @@ class Xids:
         """Insert a tombstone, or make the row that has its key durable; returns the row that is there.
 
         It waits, at most for the lock timeout, for the transaction of an uncommitted row (PostgreSQL) or for the
-        current writer (SQLite). An error leaves the decision unknown; OperationalError where the table has another
+        current writer (SQLite). An error leaves the decision unknown; OperationalError if the table has another
         identity, or none.
         """
         row = _new_row(gtrid, "abort", "[]")
@@ -177,7 +180,7 @@ class Xids:
             self._marks.write_tombstone(partial(self._driver.execute, raw), table, row)
             found = self._execute(
                 raw,
-                f"select xid, transaction_manager_id, kind, branches from {table} where xid = {one}",  # noqa: S608
+                f"select xid, transaction_manager_id, kind, branches from {table} where xid = {one}",
                 [gtrid],
             ).fetchone()
         return _as_marked_row(*found)
@@ -200,7 +203,7 @@ class Xids:
         return self._nodes is None or split_gtrid(key).node in self._nodes
 
     def known_identity(self) -> tuple[str, str]:
-        """The table's identity, and that of its database, read once. ConfigurationError where there is no table."""
+        """The table's identity, and that of its database, read once. ConfigurationError if there is no table."""
         known = self._identity
         if known is None:
             with self._session() as own:
@@ -209,12 +212,11 @@ class Xids:
                 known = self._identity = self._valid_identity(own)
         return known or ("", "")
 
-    def _stored_identity(self, raw: Any) -> tuple[str, str] | None:
-        """The table's identity, and the identity of the database in which it was assigned; None where it has none."""
+    def _stored_identity(self, raw: RawConnection) -> tuple[str, str] | None:
+        """The table's identity, and the identity of the database in which it was assigned; None if it has none."""
         found = self._execute(
             raw,
-            "select action_uid, branches, transaction_manager_id "  # noqa: S608
-            f"from {self._qualified(raw)} where xid = '{IDENTITY}'",
+            f"select action_uid, branches, transaction_manager_id from {self._qualified(raw)} where xid = '{IDENTITY}'",
         ).fetchone()
         if found is None:
             return None
@@ -235,16 +237,16 @@ class Xids:
                 f"{PREFIX}. A later txpool has written it: use that one. Nothing was done"
             )
 
-    def _valid_identity(self, raw: Any) -> tuple[str, str] | None:
+    def _valid_identity(self, raw: RawConnection) -> tuple[str, str] | None:
         """The table's identity, and the identity of its database.
 
-        None where the table has none, or was copied: then its identity was assigned in another database.
+        None if the table has none, or was copied: then its identity was assigned in another database.
         """
         found, database = self._stored_identity(raw), self._marks.database_identity(raw)
         return None if found is None or _differ(found[1], database) else (found[0], database)
 
-    def _assign_identity(self, raw: Any) -> None:
-        """Give the table an identity where it has none, or where it is a copy."""
+    def _assign_identity(self, raw: RawConnection) -> None:
+        """Give the table an identity if it has none, or if it is a copy."""
         if self._valid_identity(raw) is None:
             row = {"xid": IDENTITY, "transaction_manager_id": PREFIX, "action_uid": secrets.token_hex(6)}
             row |= {"kind": "abort", "branches": self._marks.database_identity(raw)}
@@ -252,8 +254,8 @@ class Xids:
             former = before[0] if before else ""
             self._marks.write_identity(partial(self._driver.execute, raw), self._qualified(raw), row, former)
 
-    def _require_identity(self, raw: Any, identity: str) -> None:
-        """Raise OperationalError where the table has another identity, or is a copy in another database."""
+    def _require_identity(self, raw: RawConnection, identity: str) -> None:
+        """Raise OperationalError if the table has another identity, or is a copy in another database."""
         found, database = self._stored_identity(raw), self._marks.database_identity(raw)
         if found is None and not identity:
             return  # an earlier version created the table, and began the transaction
@@ -266,20 +268,20 @@ class Xids:
             return
         raise OperationalError(
             f"datasource {self.datasource} leads to another table {self._table} than the transaction's: {why}. Correct "
-            "its url. Where the right table is lost for good, only people can tell how the transaction ended: end its "
+            "its url. If the right table is lost for good, only people can tell how the transaction ended: end its "
             "branches by hand, as the data says"
         )
 
-    def _qualified(self, raw: Any) -> str:
+    def _qualified(self, raw: RawConnection) -> str:
         if self._full_name is None:
             self._full_name = self._marks.qualified_name(raw, self._table)
         return self._full_name or self.table
 
-    def _execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
+    def _execute(self, raw: RawConnection, statement: str, parameters: Sequence[Any] = ()) -> Any:
         return self._driver.execute(raw, self._marks.spelled(statement), parameters)
 
-    def _require_ours(self, raw: Any, *, writes: bool) -> None:
-        """Raise OperationalError where another role owns the table, or can change it: its rows are not ours."""
+    def _require_ours(self, raw: RawConnection, *, writes: bool) -> None:
+        """Raise OperationalError if another role owns the table, or can change it: its rows are not ours."""
         found = self._full_name or self._marks.qualified_name(raw, self._table)
         if found is not None:
             self._marks.require_ours(raw, found, self._driver.roles, writes=writes)
@@ -323,7 +325,7 @@ def _as_marked_row(gtrid: str, node: str, kind: str, branches: str) -> MarkedRow
 
 
 def _differ(database: str, other: str) -> bool:
-    # Empty where the role may not read the server's identity: then there is nothing to compare.
+    # Empty if the role may not read the server's identity: then there is nothing to compare.
     return bool(database and other and database != other)
 
 

@@ -34,7 +34,7 @@ _NOT_IN_NODE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True, slots=True)
 class NewDataSource:
-    """A datasource to write a file for. `password` is its password, or None where it needs none, or has a reference."""
+    """A datasource to write a file for. `password` is its password, or None if it needs none, or has a reference."""
 
     name: str
     url: str
@@ -120,9 +120,9 @@ def node_name() -> str:
 
 
 def with_modes(datasources: Sequence[NewDataSource], modes: Mapping[str, str]) -> list[NewDataSource]:
-    """Each with its mode: the one that is given, else xa where the database can prepare, else cmr, for one of them.
+    """Each with its mode: the one that is given, else xa if the database can prepare, else cmr, for one of them.
 
-    ConfigurationError where a mode is given for another name.
+    ConfigurationError if a mode is given for another name.
     """
     unknown = sorted(modes.keys() - {each.name for each in datasources})
     if unknown:
@@ -142,7 +142,7 @@ def with_modes(datasources: Sequence[NewDataSource], modes: Mapping[str, str]) -
 def write_files(folder: Path, node: str, log_url: str, datasources: Sequence[NewDataSource]) -> list[Path]:
     """Write all files into the folder, which is made. Returns them, recovery's first.
 
-    Errors: ConfigurationError where one exists already, or where a setting is wrong. Nothing is written then.
+    Errors: ConfigurationError if one exists already, or if a setting is wrong. Nothing is written then.
     """
     names = [each.name for each in datasources]
     if len(set(names)) < len(names):

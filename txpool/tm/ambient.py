@@ -37,7 +37,7 @@ def current() -> Transaction | None:
 
 
 def live(ambient: Transaction, entering: FrameType | None = None) -> Transaction | None:
-    """The ambient transaction, or, where its block is over, the one around that: the former then rolls back.
+    """The ambient transaction, or, if its block is over, the one around that: the former then rolls back.
 
     `entering` is the frame that begins another block; what rolls back is awaited for it, for a few seconds.
     """

@@ -60,7 +60,7 @@ def close(
 
     The resolvers come first, since what they resolve adds rows to delete and decisions to forget. `left_open` is an
     ambient transaction that nobody has ended: it is rolled back, since rows cannot be deleted under its locks. Rows and
-    logs are closed at the same time: a transaction that a row has decided has no decision in the log. Where the log has
+    logs are closed at the same time: a transaction that a row has decided has no decision in the log. If the log has
     a pointer to the row, the row comes first.
     """
     started = monotonic() if started is None else started

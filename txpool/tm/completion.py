@@ -41,7 +41,7 @@ class Completion:
     scoped: bool
     trace: Trace | None
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
-    timeout: float = inf  #: In seconds; `inf` where it has none.
+    timeout: float = inf  #: In seconds; `inf` if it has none.
     _cancels: tuple[Callable[[], object], ...] = ()
     _log: DecisionLog | None
     _resolve_later: Callable[[Any, Coordinator], object]
@@ -72,7 +72,7 @@ class Completion:
         return self._rollback_cause
 
     def require_active(self) -> None:
-        """Return where work may be done in it. Errors: TransactionTimeout, or ProgrammingError with the reason."""
+        """Return if work may be done in it. Errors: TransactionTimeout, or ProgrammingError with the reason."""
         if self.status is ACTIVE:
             return
         dropped.require_not_abandoned(self)
@@ -96,7 +96,7 @@ class Completion:
                 self.status = Status.MARKED_ROLLBACK
 
     def _begin_decision(self) -> BaseException | None:
-        """The rollback cause; where there is none, no later one counts.
+        """The rollback cause; if there is none, no later one counts.
 
         It needs no lock: this sets `_deciding` before it looks for a cause, and `expire` sets the cause before it looks
         at `_deciding`. So a timeout is heard here, or cancels nothing.
@@ -119,7 +119,7 @@ class Completion:
             gtrid=self.gtrid,
         )
         self.set_rollback_only(error)
-        # `_release` takes this lock, too, where nothing was decided: so each enlistment is marked unreusable before its
+        # `_release` takes this lock, too, if nothing was decided: so each enlistment is marked unreusable before its
         # release, or not cancelled.
         with self._lock:
             if self._deciding or self.status not in (Status.MARKED_ROLLBACK, Status.COMMITTING):
@@ -136,16 +136,16 @@ class Completion:
     def commit(self) -> None:
         """Commit everywhere. Errors: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError.
 
-        ProgrammingError where a block, or a decorated function, will end it.
+        ProgrammingError if a block, or a decorated function, will end it.
         """
         self._require_open()
         self.require_unscoped()
         self.end_commit()
 
     def rollback(self) -> None:
-        """Roll back everywhere. Errors: HeuristicError where a branch had committed by itself.
+        """Roll back everywhere. Errors: HeuristicError if a branch had committed by itself.
 
-        ProgrammingError where a block, or a decorated function, will end it.
+        ProgrammingError if a block, or a decorated function, will end it.
         """
         self._require_open()
         self.require_unscoped()
@@ -188,7 +188,7 @@ class Completion:
         raise_outcome(result, wanted=Outcome.ROLLED_BACK)
 
     def require_unscoped(self) -> None:
-        """ProgrammingError where a block or decorated function will end it."""
+        """ProgrammingError if a block or decorated function will end it."""
         if self.scoped:
             raise ProgrammingError(
                 f"{self.gtrid} ends with its `with transaction()` block or decorated function: leave the block to "
@@ -291,7 +291,7 @@ class Completion:
             self.status = Status.ACTIVE if self._rollback_cause is None else Status.MARKED_ROLLBACK
 
     def _only_participant(self) -> Participant | None:
-        """The branch that is all of the transaction; None where there may be others."""
+        """The branch that is all of the transaction; None if there may be others."""
         (enlistment,) = self._enlisted.values()
         if self._adopted or self._late_branches or enlistment.pooled is None or enlistment.needs_decision:
             return None
@@ -346,7 +346,7 @@ class Completion:
             dropped.parts.pop(id(self), None)
 
     def release(self, enlistment: Enlistment) -> None:
-        """It has ended: give this connection back. Where its branch's outcome is unknown, it is not reused."""
+        """It has ended: give this connection back. If its branch's outcome is unknown, it is not reused."""
         unknown = self.status is Status.IN_DOUBT or enlistment.datasource.name in self.unanswered
         enlistment.release(self.status, reusable=not unknown)
 

@@ -52,7 +52,7 @@ def roll_back_abandoned(transaction: Transaction, how: str = "dropped without it
 
     Does nothing in a forked child, or when the program ends.
     """
-    # Where the collector finds a generator together with its transaction, the finalisers of both come here.
+    # If the collector finds a generator together with its transaction, the finalisers of both come here.
     if _closed or transaction.abandoned or transaction.of_parent_process:
         return
     transaction.abandoned = True
@@ -108,7 +108,7 @@ def _roll_back(transaction: Transaction, done: _thread.LockType, how: str) -> No
 
 
 def release_left() -> None:
-    """Give back the connections of transactions that have ended, where an interrupt has kept them from that."""
+    """Give back the connections of transactions that have ended, if an interrupt has kept them from that."""
     for enlisted, _ in [*parts.values()]:
         for enlistment in [*enlisted.values()]:
             enlistment.release_left()
@@ -124,7 +124,7 @@ def close(timeout: float) -> None:
 
 
 def require_not_abandoned(ambient: Completion) -> None:
-    """ProgrammingError where the ambient transaction was abandoned: its work would go on in a new transaction."""
+    """ProgrammingError if the ambient transaction was abandoned: its work would go on in a new transaction."""
     if ambient.abandoned:
         raise ProgrammingError(
             f"{ambient.gtrid}, which is ambient here, was given up and rolls back: its work cannot go on in another "
@@ -133,7 +133,7 @@ def require_not_abandoned(ambient: Completion) -> None:
 
 
 def describe_parts(datasources: list[str], prepared: int) -> str:
-    """The parts that a transaction holds, for people; empty where there are none."""
+    """The parts that a transaction holds, for people; empty if there are none."""
     connections = f"a connection of {' and of '.join(datasources)}" if datasources else ""
     branches = f"{prepared} prepared branches of tasks" if prepared else ""
     return " and ".join(filter(None, (connections, branches)))

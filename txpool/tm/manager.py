@@ -48,7 +48,7 @@ class TransactionManager:
         self._numbers = itertools.count(1)
         self._log: DecisionLog | None = None
         self._opening = Lock()
-        #: Stands in gtrids for the incarnation where no log is configured. No branch of such a gtrid is prepared.
+        #: Stands in gtrids for the incarnation if no log is configured. No branch of such a gtrid is prepared.
         self._unlogged = new_incarnation()
         self._timers = Timers()
         self._resolver = Resolver()
@@ -57,7 +57,7 @@ class TransactionManager:
 
     @property
     def log(self) -> DecisionLog | None:
-        """The decision log, opened on first use; None where none is configured. Errors: LogError."""
+        """The decision log, opened on first use; None if none is configured. Errors: LogError."""
         if self._log is None and self.settings.log_url is not None:
             if self.settings.node_name is None:
                 raise ConfigurationError("log.url is set and node.name is not: write `node.name = my-service-1`")
@@ -95,7 +95,7 @@ class TransactionManager:
     ) -> Transaction:
         """A transaction that is not ambient anywhere yet; `timeout` in seconds, default the configured one.
 
-        `gtrid` is one that `new_gtrid` returned: its decision is refused where recovery has fenced that process since.
+        `gtrid` is one that `new_gtrid` returned: its decision is refused if recovery has fenced that process since.
         Its trace continues `traceparent`, or without one the span that is current here.
         """
         if gtrid is None:
@@ -154,7 +154,7 @@ class TransactionManager:
         self._resolver.close(until)
 
     def detach_log(self) -> PendingWork | None:
-        """The work of closing its log, which a later transaction opens again; None where none is open."""
+        """The work of closing its log, which a later transaction opens again; None if none is open."""
         log, self._log = self._log, None
         if log is None:
             return None

@@ -47,7 +47,7 @@ def no_more_work(gtrid: str, status: Status, cause: BaseException | None) -> Pro
 
 
 def raise_outcome(result: Result, *, wanted: Outcome) -> None:
-    """Raise the error of a result; return where it has the outcome that the caller wanted."""
+    """Raise the error of a result; return if it has the outcome that the caller wanted."""
     if result.interrupt is not None:
         result.interrupt.add_note(f"{result.gtrid}: {_describe(result)}")
         raise result.interrupt
@@ -102,7 +102,7 @@ def _describe_doubt(result: Result) -> str:
 
 
 def _cause_text(cause: BaseException) -> str:
-    """The error and its notes, which name the datasource where the driver's message does not."""
+    """The error and its notes, which name the datasource if the driver's message does not."""
     told = str(cause).strip() if isinstance(cause, TransactionRolledBack) else described(cause)  # not its name: that is
     return "; ".join([told, *getattr(cause, "__notes__", ())])
 

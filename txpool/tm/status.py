@@ -13,7 +13,7 @@ class Status(Enum):
     ACTIVE = "active"  #: work may be done in it
     MARKED_ROLLBACK = "marked rollback-only"  #: it can only roll back
     COMMITTING = "committing"  #: from the call of commit() on: preparing, deciding, committing
-    COMMITTED = "committed"  #: it is decided to commit, also where a database has still to be reached
+    COMMITTED = "committed"  #: it is decided to commit, also if a database has still to be reached
     ROLLING_BACK = "rolling back"  #: from the call of rollback(), or the failure of a block, on
     ROLLED_BACK = "rolled back"  #: nothing that was done within it stays
     PREPARED = "prepared"  #: the end of a subordinate transaction: its coordinator decides

@@ -41,7 +41,7 @@ class Subordinate(Transaction):
         locations: Collection[LocationKey] | None = None,
         characteristics: Characteristics = UNSPECIFIED,
     ) -> None:
-        """`locations` are those that the log has notes of; None where the coordinator writes the notes itself."""
+        """`locations` are those that the log has notes of; None if the coordinator writes the notes itself."""
         super().__init__(gtrid, None, _never_in_doubt)
         # As in a block, the code that works in it cannot end it by txpool.commit() or txpool.rollback().
         self.scoped = True
@@ -67,7 +67,7 @@ class Subordinate(Transaction):
     end_commit = commit
 
     def rollback(self) -> None:
-        """Roll back everywhere. Errors: HeuristicError where a branch had committed by itself."""
+        """Roll back everywhere. Errors: HeuristicError if a branch had committed by itself."""
         self.end_rollback()
 
     def prepare(self) -> list[BranchRecord]:
@@ -76,7 +76,7 @@ class Subordinate(Transaction):
         A branch that has only read keeps its locks until the others are prepared, and ends by a rollback.
 
         After an exception, the branches that were sent a PREPARE are left to the coordinator: they may be prepared, now
-        or later. Where the transaction is not `ended` then, no PREPARE was sent, and the caller must call rollback().
+        or later. If the transaction is not `ended` then, no PREPARE was sent, and the caller must call rollback().
         """
         self._require_open()
         self._call_before_completion()
@@ -132,7 +132,7 @@ class Subordinate(Transaction):
         return TaskName(self._write, self._partition, self._attempt, branches)
 
     def _require_noted(self, location: PrepareLocation) -> None:
-        """ProgrammingError where the log has no note of the location: recovery would not look there after a crash."""
+        """ProgrammingError if the log has no note of the location: recovery would not look there after a crash."""
         if self._locations is None or location.key in self._locations:
             return
         if any(identity == location.identity for identity, _ in self._locations):

@@ -61,11 +61,11 @@ class Transaction(Completion):
         self.unanswered: Sequence[str] = ()  #: Once it has ended: the datasources that recovery will finish.
         #: A `with transaction()` block, a decorated function or a Spark task will end it.
         self.scoped = False
-        #: Its spans, where it is traced.
+        #: Its spans, if it is traced.
         self.trace: Trace | None = None
         #: How its branches begin, over what their datasources have.
         self.characteristics = UNSPECIFIED
-        #: The name that its sessions have on the server meanwhile; empty where they keep their own.
+        #: The name that its sessions have on the server meanwhile; empty if they keep their own.
         self.label = ""
         #: What other modules keep for as long as the transaction lives, by keys of their own.
         self.values: dict[Any, Any] = {}
@@ -107,7 +107,7 @@ class Transaction(Completion):
 
     @property
     def log(self) -> DecisionLog | None:
-        """The decision log that it began with; None where none is configured."""
+        """The decision log that it began with; None if none is configured."""
         return self._log
 
     @property
@@ -127,14 +127,14 @@ class Transaction(Completion):
         """Let a resource of your own take part; returns its work here, what `Resource.begin` has returned.
 
         It is the same each time. Databases need no such call: their connections join by themselves. Errors: as
-        `require_active`, the resource's own, and ProgrammingError where the transaction would not stay atomic with it.
+        `require_active`, the resource's own, and ProgrammingError if the transaction would not stay atomic with it.
         """
         return own.enlist(self, resource)
 
     def enlist_datasource(self, datasource: DataSource, timeout: float | None = None) -> Enlistment:
         """The datasource's enlistment in this transaction, which has one for each datasource.
 
-        `timeout` is how many seconds to wait for a connection. Errors: as `require_active`, and ProgrammingError where
+        `timeout` is how many seconds to wait for a connection. Errors: as `require_active`, and ProgrammingError if
         the transaction would not stay atomic with this datasource.
         """
         enlistment = self._enlisted.get(datasource.name)
@@ -164,12 +164,12 @@ class Transaction(Completion):
         return enlistment
 
     def enlistment_in(self, datasource: str) -> Enlistment | None:
-        """The enlistment of the datasource of that name; None where that takes no part, or is not opened yet."""
+        """The enlistment of the datasource of that name; None if that takes no part, or is not opened yet."""
         enlistment = self._enlisted.get(datasource)
         return None if enlistment is None or enlistment.pooled is None else enlistment
 
     def _require_atomic(self, datasource: DataSource) -> None:
-        """Raise where the transaction would not stay atomic with this datasource; nothing has changed then."""
+        """Raise if the transaction would not stay atomic with this datasource; nothing has changed then."""
         if self._enlisted or self._adopted:
             require_atomic(
                 self.gtrid, self.datasources, datasource, adopted=bool(self._adopted), logged=self._log is not None
@@ -189,7 +189,7 @@ class Transaction(Completion):
 
     @property
     def holds(self) -> str:
-        """The connections and prepared branches that it holds, for people; empty where it holds none."""
+        """The connections and prepared branches that it holds, for people; empty if it holds none."""
         return dropped.describe_parts(list(self._enlisted), len(self._adopted))
 
     def works_in(self, name: str) -> bool:
@@ -199,7 +199,7 @@ class Transaction(Completion):
     def adopt(self, branches: Sequence[Branch], *, late_branches: bool) -> None:
         """Take over branches that subordinates have prepared: they commit or roll back with this transaction.
 
-        It takes them also where it is marked rollback-only, and rolls them back then. `late_branches` says that others
+        It takes them also if it is marked rollback-only, and rolls them back then. `late_branches` says that others
         of this gtrid may still appear prepared.
         """
         with self._lock:

@@ -27,7 +27,7 @@ class Settling:
         self._asked: dict[str, float] = {}
 
     def settle(self, waits: Iterable[WaitingStatement]) -> None:
-        """Have an ordinary scan made, with its back-off, where a process is dead that this one recovers.
+        """Have an ordinary scan made, with its back-off, if a process is dead that this one recovers.
 
         By the recovery manager that runs in this process, else here. Errors: LogError, and those of the configuration.
         """

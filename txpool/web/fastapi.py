@@ -40,7 +40,7 @@ logger = logging.getLogger("txpool")
 
 
 def require_version(version: str) -> None:
-    """ConfigurationError where this FastAPI ends dependencies only after the response is sent."""
+    """ConfigurationError if this FastAPI ends dependencies only after the response is sent."""
     if tuple(map(int, re.findall(r"\d+", version)[:3])) < (0, 121, 1):
         raise ConfigurationError(
             f"FastAPI {version} would commit after the answer is sent; from 0.121.1 on it can commit before: "
@@ -83,7 +83,7 @@ def in_transaction(timeout: float | None = None) -> Any:
             # In a thread, since the log may have to be opened.
             begun = await to_thread.run_sync(lambda: get_manager().new_transaction(timeout))
             begun.origin = origin_of(endpoint)
-            # It becomes ambient also where another is, as when the server was started within a transaction.
+            # It becomes ambient also if another is, as when the server was started within a transaction.
             block = transaction.entered(begun)
             connection.scope[TRANSACTION] = begun
             try:

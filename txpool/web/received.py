@@ -1,6 +1,6 @@
 """A request's body that must be as long as its Content-Length says.
 
-Where a client has gone away early, servers hand on the part of the body that has arrived. An application that took it
+If a client has gone away early, servers hand on the part of the body that has arrived. An application that took it
 for the whole would commit what the client has not asked for.
 """
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Received:
-    """The `wsgi.input` of a request that has a Content-Length. Errors: ConnectionAbortedError where it was cut off."""
+    """The `wsgi.input` of a request that has a Content-Length. Errors: ConnectionAbortedError if it was cut off."""
 
     def __init__(self, stream: InputStream, length: int) -> None:
         self._stream = stream
@@ -22,7 +22,7 @@ class Received:
         self._cut = False
 
     def require_uncut(self) -> None:
-        """Raise where the application has read up to the early end."""
+        """Raise if the application has read up to the early end."""
         if self._cut:
             raise ConnectionAbortedError(
                 f"the client went away after {self._length - self._remaining:,} of {self._length:,} bytes of its "
@@ -70,7 +70,7 @@ class Received:
 
 
 def received(environ: WSGIEnvironment) -> Received | None:
-    """The body of this request; None where its length is not given, as with chunks, whose end the server checks."""
+    """The body of this request; None if its length is not given, as with chunks, whose end the server checks."""
     length = environ.get("CONTENT_LENGTH") or ""
     stream = environ.get("wsgi.input")
     if stream is None or not (length.isascii() and length.isdigit()):

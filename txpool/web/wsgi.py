@@ -1,7 +1,7 @@
 """A WSGI middleware by which each request is one transaction, and no byte of its response is sent before the decision.
 
 The application runs, and its body is iterated and closed, in one thread and within the transaction. Then that ends, and
-only then the server gets a response: the application's, or an error where the commit has failed. A client that goes
+only then the server gets a response: the application's, or an error if the commit has failed. A client that goes
 away meanwhile changes nothing.
 """
 
@@ -61,9 +61,9 @@ class _ErrorResponse(Exception):
 class TransactionMiddleware:
     """Makes each request of a WSGI application one transaction of its own. Thread-safe.
 
-    It commits where the application has answered, and rolls back where that raised, where the request's body was cut
-    off, or where `rollback_on_status`, given the answer's status, says so: by default from 400 on. A commit that fails
-    is answered with 503 where the transaction rolled back, else with 500, and logged. `timeout` in seconds is the
+    It commits if the application has answered, and rolls back if that raised, if the request's body was cut
+    off, or if `rollback_on_status`, given the answer's status, says so: by default from 400 on. A commit that fails
+    is answered with 503 if the transaction rolled back, else with 500, and logged. `timeout` in seconds is the
     transaction's. A response of more than `max_body` bytes, or of the type `text/event-stream`, is refused, and rolls
     back. Requests for which `exclude(environ)` is true are passed on outside any transaction.
     `environ["txpool.transaction"]` is the Transaction.
@@ -121,7 +121,7 @@ class TransactionMiddleware:
                     for _ in steps:
                         _require_in_time(begun, response)  # an endless body ends so
                 if body is not None:
-                    body.require_uncut()  # also where the application has ignored that
+                    body.require_uncut()  # also if the application has ignored that
                 commits = not (response.failed or self._rollback_on_status(response.code))
                 if not commits:
                     raise _ErrorResponse(f"{_request_name(environ)} was answered by {response.status}")
@@ -158,7 +158,7 @@ class _Response:
     def collected(self, app: WSGIApplication, environ: WSGIEnvironment) -> Generator[None]:
         """Run the application to its end, with a step for each part of its body, which is closed in any case.
 
-        ProgrammingError where the server would refuse the response after the decision, or the client take it for cut.
+        ProgrammingError if the server would refuse the response after the decision, or the client take it for cut.
         """
         body = app(environ, self.start)
         try:
@@ -181,7 +181,7 @@ class _Response:
                     )
 
     def start(self, status: str, headers: list[tuple[str, str]], error: Any = None, /) -> Callable[[bytes], object]:
-        """WSGI's start_response. ProgrammingError where the server would refuse it after the decision."""
+        """WSGI's start_response. ProgrammingError if the server would refuse it after the decision."""
         if self.status and error is None:
             raise ProgrammingError(f"{self._request}: the application has called start_response() twice")
         if not _STATUS.fullmatch(status):
@@ -233,7 +233,7 @@ def _send_failure(
 
 
 def _require_in_time(begun: Transaction, response: _Response) -> None:
-    """Raise the timeout, where the response is no error."""
+    """Raise the timeout, if the response is no error."""
     if isinstance(begun.rollback_cause, TransactionTimeout) and not is_error(response.code):
         raise begun.rollback_cause
 

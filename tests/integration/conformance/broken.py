@@ -66,14 +66,14 @@ class Forgetful(Broken):
 
     listed: ClassVar[set[Xid]] = set()
 
-    class branch_class(PostgreSQLBranch):  # noqa: N801
+    class branch_class(PostgreSQLBranch):
         def start_prepare(self) -> None:
             Forgetful.listed.add(self._xid)
 
         def await_prepare(self) -> PrepareVote:
             return PrepareVote.COMMIT
 
-    class recovery_class(Recovery):  # noqa: N801
+    class recovery_class(Recovery):
         def recover(self) -> list[PreparedBranch]:
             return [PreparedBranch(xid) for xid in Forgetful.listed]
 
@@ -87,19 +87,19 @@ class InMemory(Broken):
 
     kept: ClassVar[dict[Xid, Any]] = {}
 
-    class driver_class(PsycopgDriver):  # noqa: N801
+    class driver_class(PsycopgDriver):
         def close(self, raw: Any) -> None:
             if raw not in InMemory.kept.values():
                 super().close(raw)
 
-    class branch_class(PostgreSQLBranch):  # noqa: N801
+    class branch_class(PostgreSQLBranch):
         def start_prepare(self) -> None:
             InMemory.kept[self._xid] = self._raw
 
         def await_prepare(self) -> PrepareVote:
             return PrepareVote.COMMIT
 
-    class recovery_class(Recovery):  # noqa: N801
+    class recovery_class(Recovery):
         def recover(self) -> list[PreparedBranch]:
             return [PreparedBranch(xid) for xid in InMemory.kept]
 
@@ -117,7 +117,7 @@ class InMemory(Broken):
 class Obliging(Broken):
     """An xid that is not there has ended as was asked."""
 
-    class recovery_class(Recovery):  # noqa: N801
+    class recovery_class(Recovery):
         def end(self, record: BranchRecord, commit: bool) -> BranchOutcome:
             outcome = super().end(record._replace(evidence={}), commit)
             said = COMMITTED if commit else ROLLED_BACK
@@ -127,7 +127,7 @@ class Obliging(Broken):
 class Overwriting(Broken):
     """A second PREPARE under a name takes the place of the first."""
 
-    class branch_class(PostgreSQLBranch):  # noqa: N801
+    class branch_class(PostgreSQLBranch):
         def start_prepare(self) -> None:
             Recovery(self.datasource, self._driver).end(self.record, False)
             super().start_prepare()
@@ -136,7 +136,7 @@ class Overwriting(Broken):
 class RollsBackByName(Broken):
     """After a PREPARE that was refused, what has the name is rolled back, whosever it is."""
 
-    class branch_class(PostgreSQLBranch):  # noqa: N801
+    class branch_class(PostgreSQLBranch):
         def await_rollback(self) -> BranchOutcome:
             super().await_rollback()
             return Recovery(self.datasource, self._driver).end(self.record, False)
@@ -145,7 +145,7 @@ class RollsBackByName(Broken):
 class Lenient(Broken):
     """Whatever is prepared is listed, under the name that can be made of its own."""
 
-    class recovery_class(PostgreSQLBranchRecovery):  # noqa: N801
+    class recovery_class(PostgreSQLBranchRecovery):
         def recover(self) -> list[PreparedBranch]:
             raw = self._driver.connect()
             names = raw.execute("select gid from pg_prepared_xacts").fetchall()
@@ -160,14 +160,14 @@ class Unanswering(Broken):
 
     unanswered: ClassVar[float] = 1
 
-    class branch_class(PostgreSQLBranch):  # noqa: N801
+    class branch_class(PostgreSQLBranch):
         def start_commit(self) -> None:
             pass
 
         def await_commit(self) -> BranchOutcome:
             return UNKNOWN
 
-    class recovery_class(Recovery):  # noqa: N801
+    class recovery_class(Recovery):
         def rollback(self, record: BranchRecord) -> BranchOutcome:
             Unanswering.unanswered -= 1
             return UNKNOWN if Unanswering.unanswered >= 0 else super().rollback(record)
@@ -176,7 +176,7 @@ class Unanswering(Broken):
 class TakesAbsentForDone(Broken):
     """A branch that was there, and is gone when it is to be ended, has ended as was asked."""
 
-    class recovery_class(Recovery):  # noqa: N801
+    class recovery_class(Recovery):
         def end(self, record: BranchRecord, commit: bool) -> BranchOutcome:
             there = any(each.xid == record.xid for each in self.recover())
             time.sleep(0.05)
@@ -187,7 +187,7 @@ class TakesAbsentForDone(Broken):
 class LowerCase(Broken):
     """Names are kept in lower case."""
 
-    class branch_class(PostgreSQLBranch):  # noqa: N801
+    class branch_class(PostgreSQLBranch):
         def name(self, xid: Xid) -> None:
             super().name(xid)
             self._quoted = self._quoted.lower()
@@ -196,7 +196,7 @@ class LowerCase(Broken):
 class AnotherIdentity(Broken):
     """Recovery's access gives the database another identity than its sessions do."""
 
-    class recovery_class(PostgreSQLBranchRecovery):  # noqa: N801
+    class recovery_class(PostgreSQLBranchRecovery):
         def identity(self) -> str:
             return f"{super().identity()}/1"
 
@@ -204,7 +204,7 @@ class AnotherIdentity(Broken):
 class ListsTwice(Broken):
     """Each branch is listed once for each of its roles."""
 
-    class recovery_class(PostgreSQLBranchRecovery):  # noqa: N801
+    class recovery_class(PostgreSQLBranchRecovery):
         def recover(self) -> list[PreparedBranch]:
             return super().recover() * 2
 
@@ -214,12 +214,12 @@ class WaitsForOwner(Broken):
 
     owners: ClassVar[dict[Xid, Any]] = {}
 
-    class branch_class(PostgreSQLBranch):  # noqa: N801
+    class branch_class(PostgreSQLBranch):
         def start_prepare(self) -> None:
             super().start_prepare()
             WaitsForOwner.owners[self._xid] = self._raw
 
-    class recovery_class(Recovery):  # noqa: N801
+    class recovery_class(Recovery):
         def end(self, record: BranchRecord, commit: bool) -> BranchOutcome:
             owner = WaitsForOwner.owners.get(record.xid)
             return super().end(record, commit) if owner is None or owner.closed else UNKNOWN
@@ -228,7 +228,7 @@ class WaitsForOwner(Broken):
 class AbsentToItsOwnerIsDone(Broken):
     """The session that prepared takes an xid that is gone for one that has ended as it asks."""
 
-    class branch_class(PostgreSQLBranch):  # noqa: N801
+    class branch_class(PostgreSQLBranch):
         def await_commit(self) -> BranchOutcome:
             super().await_commit()
             return COMMITTED
@@ -254,7 +254,7 @@ class SaysReader:
 
 
 class AllReaders(Broken):
-    class branch_class(PostgreSQLBranch):  # noqa: N801
+    class branch_class(PostgreSQLBranch):
         def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
             return SaysReader(self.datasource)
 
@@ -262,7 +262,7 @@ class AllReaders(Broken):
 class LeavesReaderPrepared(Broken):
     """A branch that has only read is prepared, and its commit is not sent."""
 
-    class branch_class(PostgreSQLBranch):  # noqa: N801
+    class branch_class(PostgreSQLBranch):
         def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
             return None
 
@@ -278,7 +278,7 @@ class LeavesReaderPrepared(Broken):
 class AnyAnswerIsYes(Broken):
     """As psycopg's tpc_prepare(): any answer to PREPARE without an error is a yes."""
 
-    class branch_class(PostgreSQLBranch):  # noqa: N801
+    class branch_class(PostgreSQLBranch):
         def start_prepare(self) -> None:
             self._raw.session.send(f"prepare transaction {self._quoted}")
 
@@ -294,7 +294,7 @@ class AnyAnswerIsYes(Broken):
 class AnyCommitIsOne(Broken):
     """As psycopg's commit(): the answer ROLLBACK to COMMIT is not looked at."""
 
-    class driver_class(PsycopgDriver):  # noqa: N801
+    class driver_class(PsycopgDriver):
         class Dialect(PostgreSQLDialect):
             def commit(self, raw: Any) -> None:
                 raw.commit()
@@ -305,6 +305,6 @@ class AnyCommitIsOne(Broken):
 class BlindToCommit(Broken):
     """The user's own COMMIT and ROLLBACK are not noticed."""
 
-    class driver_class(PsycopgDriver):  # noqa: N801
+    class driver_class(PsycopgDriver):
         def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
             return None

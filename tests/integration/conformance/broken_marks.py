@@ -34,12 +34,12 @@ class BrokenMarks(SQLite):
 class NeverCommits(BrokenMarks):
     """The row and the work with it are written, and the COMMIT is not sent."""
 
-    class marks_class(SQLiteMarks):  # noqa: N801
+    class marks_class(SQLiteMarks):
         def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None: ...
 
 
 class PostgreSQLNeverCommits(Broken):
-    class driver_class(PsycopgDriver):  # noqa: N801
+    class driver_class(PsycopgDriver):
         class Marks(PostgreSQLMarks):
             def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None: ...
 
@@ -49,7 +49,7 @@ class PostgreSQLNeverCommits(Broken):
 class ReplacesRows(BrokenMarks):
     """A row takes the place of what has its key: of another row, and of a tombstone."""
 
-    class marks_class(SQLiteMarks):  # noqa: N801
+    class marks_class(SQLiteMarks):
         def mark(self, raw: Any, table: str, row: dict[str, str], delete: Sequence[str], **rest: Any) -> Any:
             raw.execute(f"delete from {table} where xid = ?", [row["xid"]])
             return super().mark(raw, table, row, delete, **rest)
@@ -58,7 +58,7 @@ class ReplacesRows(BrokenMarks):
 class ReplacingTombstones(BrokenMarks):
     """A tombstone takes the place of a row."""
 
-    class marks_class(SQLiteMarks):  # noqa: N801
+    class marks_class(SQLiteMarks):
         def put_tombstone(self, table: str, row: dict[str, str]) -> Statement:
             return self._insert(table, row, "kind = 'abort'"), [*row.values()]
 
@@ -66,7 +66,7 @@ class ReplacingTombstones(BrokenMarks):
 class TombstoneTakenForRow(BrokenMarks):
     """The second recoverer takes the first one's tombstone for a row."""
 
-    class marks_class(SQLiteMarks):  # noqa: N801
+    class marks_class(SQLiteMarks):
         def put_tombstone(self, table: str, row: dict[str, str]) -> Statement:
             return self._insert(table, row, "kind = 'commit'"), [*row.values()]
 
@@ -74,7 +74,7 @@ class TombstoneTakenForRow(BrokenMarks):
 class IgnoresCase(BrokenMarks):
     """The key is compared without its case, as with MySQL's default collation."""
 
-    class marks_class(SQLiteMarks):  # noqa: N801
+    class marks_class(SQLiteMarks):
         def create(self, table: str) -> str:
             return super().create(table).replace("xid varchar(64)", "xid varchar(64) collate nocase")
 
@@ -82,7 +82,7 @@ class IgnoresCase(BrokenMarks):
 class WithoutBranches(BrokenMarks):
     """The row does not say which branches it decides."""
 
-    class marks_class(SQLiteMarks):  # noqa: N801
+    class marks_class(SQLiteMarks):
         def mark(self, raw: Any, table: str, row: dict[str, str], delete: Sequence[str], **rest: Any) -> Any:
             return super().mark(raw, table, row | {"branches": "[]"}, delete, **rest)
 
@@ -93,7 +93,7 @@ class WithoutBranches(BrokenMarks):
 class WaitsForEver(Broken):
     """A tombstone waits for a row's lock without an end."""
 
-    class driver_class(PsycopgDriver):  # noqa: N801
+    class driver_class(PsycopgDriver):
         class Marks(PostgreSQLMarks):
             def begin(self, raw: Any, lock_timeout: float, *, writes: bool) -> None:
                 super().begin(raw, 0, writes=writes)

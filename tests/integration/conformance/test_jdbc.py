@@ -12,7 +12,7 @@ from txpool.conformance.case import Verdict
 from txpool.conformance.kit import run_cases
 
 if TYPE_CHECKING:
-    from txpool.conformance.server import Server
+    from txpool.conformance.server import KillableServer
 
 #: H2 and Derby run in the client's own process: there is no server to kill.
 EMBEDDED = ("h2", "derby")
@@ -22,7 +22,7 @@ EMBEDDED = ("h2", "derby")
 @pytest.mark.parametrize("mode", ["xa", "cmr"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_passes(jdbc_places: JdbcPlaces, request: pytest.FixtureRequest, kind: str, mode: str) -> None:
-    server: Server | None = None
+    server: KillableServer | None = None
     if kind not in EMBEDDED:
         fixture = "postgres" if kind == "postgresql" else "mariadb"
         server = Killed(request.getfixturevalue(fixture))

@@ -18,7 +18,7 @@ import pytest
 import txpool.cli
 from tests.integration.control.processes import Start, asked, command, listed, sockets
 from txpool.control import folder as folders
-from txpool.control.client import Answer, ask
+from txpool.control.client import ProcessReply, ask
 from txpool.control.messages import LONGEST_REQUEST, MessageError, Request
 from txpool.errors import ConfigurationError
 from txpool.process.exit_codes import ExitCode
@@ -54,10 +54,10 @@ def test_a_folder_that_is_not_safe_is_refused(
     if folder.is_symlink():
         (conf.parent / "real").chmod(0o777)
     if not said:
-        assert folders.made(folder) == folder
+        assert folders.ensure(folder) == folder
         return
     with pytest.raises(ConfigurationError, match=f"control.folder = .* is not used: .*{said}"):
-        folders.made(folder)
+        folders.ensure(folder)
 
 
 def test_a_folder_that_is_refused_changes_nothing(conf: Path, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_folder_that_is_refused_changes_nothing(conf: Path, tmp_path: Path) ->
 
 def test_a_path_that_is_too_long_for_a_socket(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is too long: a socket's path may have 107 bytes"):
-        folders.made(tmp_path / ("long" * 30))
+        folders.ensure(tmp_path / ("long" * 30))
 
 
 def test_where_there_are_no_unix_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_one_that_says_nothing_keeps_the_others_waiting_for_seconds_only(conf: P
 
 def test_an_answer_is_data_and_no_more(conf: Path) -> None:
     """What a process says is shown without what a terminal would take for commands."""
-    folder = folders.made(conf.parent / "control")
+    folder = folders.ensure(conf.parent / "control")
     listener, path = folders.bound(folder)
     with listener:
 
@@ -191,12 +191,12 @@ def test_an_answer_is_data_and_no_more(conf: Path) -> None:
         (answer,) = ask(folder, Request("list"), 5)
         thread.join()
     path.unlink()
-    assert answer == Answer(os.getpid(), [{"name": " [2Jevil ", "size": "[1]", "closed": None}], [" [31m"])
+    assert answer == ProcessReply(os.getpid(), [{"name": " [2Jevil ", "size": "[1]", "closed": None}], [" [31m"])
 
 
 @pytest.mark.parametrize("answer", [b"", b"{}", b"[]\n", b'{"error": "why"}\n', b"\xff\n"])
 def test_an_answer_that_is_none_is_unknown(conf: Path, answer: bytes) -> None:
-    folder = folders.made(conf.parent / "control")
+    folder = folders.ensure(conf.parent / "control")
     listener, path = folders.bound(folder)
 
     def serve() -> None:

@@ -56,7 +56,7 @@ def test_a_server_that_is_not_there_is_a_definite_failure(databases: Databases, 
         with pytest.raises(Refused, match=f"{gtrid} was not decided, and rolls back.*nothing was written"):
             log.record(gtrid, [])
         with pytest.raises(LogError, match="cannot be used"):
-            log.incarnation  # noqa: B018 - the lease is lost, and no other can be had
+            log.incarnation
         log.forget(gtrid)  # recovery does it again
     finally:
         databases.server.start()

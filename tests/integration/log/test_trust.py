@@ -217,7 +217,7 @@ def test_32_no_trigger_of_a_strangers_runs_in_the_log(strangers: Strangers, open
     message = r"trigger t of public\.txpool_incarnations calls function evil\.tell\(\), which belongs to mallory"
     with pytest.raises(LogError, match=message):
         log = open_log(strangers.url(), node=NODE, password=Secret(strangers.password), create=create)
-        log.incarnation  # noqa: B018
+        log.incarnation
     assert ran(strangers.databases) == []
 
 

@@ -15,7 +15,7 @@ from tests.support.strangers import Strangers
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
-from txpool.resources.postgresql.session.libpq import Session
+from txpool.resources.postgresql.session.libpq import LibpqSession
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ def test_the_reset_and_it_are_one_message(source: OpenSource) -> None:
         connection.execute("set work_mem to '1MB'")
         connection.commit()
         raw = connection.pooled.raw
-        send = Session.send
+        send = LibpqSession.send
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Session, "send", lambda self, text: (sent.append(text), send(self, text))[1])
+            patch.setattr(LibpqSession, "send", lambda self, text: (sent.append(text), send(self, text))[1])
             datasource.driver_adapter.reset(raw)
     assert len(sent) == 1
 

@@ -209,8 +209,8 @@ def test_the_format_of_the_records_in_sqlite_has_a_number(tmp_path: Path) -> Non
                     assert records.read(cursor, "nightly", "public.landed") is not None
                 else:
                     for action in (
-                        lambda: records.create(source, cursor),  # noqa: B023
-                        lambda: records.read(cursor, "nightly", "public.landed"),  # noqa: B023
+                        lambda: records.create(source, cursor),
+                        lambda: records.read(cursor, "nightly", "public.landed"),
                     ):
                         with pytest.raises(NotSupportedError, match="txpool format 2"):
                             action()

@@ -13,7 +13,7 @@ import txpool
 from tests.integration.tm.three_databases import ThreeDatabases
 from tests.support.struck import struck
 from txpool.pool import Pool
-from txpool.resources.postgresql.session.libpq import Session
+from txpool.resources.postgresql.session.libpq import LibpqSession
 from txpool.tm.transaction import Transaction
 
 
@@ -48,16 +48,16 @@ def prepared_and_struck_twice() -> Iterator[list[str]]:
     """Within the block, the answer to a PREPARE that was sent is awaited in vain, two times."""
     came: list[str] = []
 
-    receive = Session.receive
+    receive = LibpqSession.receive
 
-    def interrupted(self: Session, until: float | None = None) -> Any:
+    def interrupted(self: LibpqSession, until: float | None = None) -> Any:
         if came.count("receive") < 2:
             came.append("receive")
             raise TimeLimit
         return receive(self, until)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "receive", interrupted)
+        patch.setattr(LibpqSession, "receive", interrupted)
         yield came
 
 

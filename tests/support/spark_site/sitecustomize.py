@@ -12,11 +12,11 @@ import sys
 
 if sys.orig_argv[1:3] == ["-m", "pyspark.daemon"] and sys.orig_argv[3] != "pyspark.sql.worker.lookup_data_sources":
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no thread is there when a worker is forked
-    import pandas  # noqa: F401
-    import pyarrow  # noqa: F401
-    import pyspark.worker  # noqa: F401
+    import pandas
+    import pyarrow
+    import pyspark.worker
 
-    import txpool.spark  # noqa: F401
+    import txpool.spark
 
 if "TXPOOL_TEST_LEAVES_OUT" in os.environ:
     from tests.crash import mutations

@@ -20,7 +20,7 @@ def test_at_each_place(database: PoolDatabase) -> None:
         places: Iterator[int] = iter(range(nth + 1))
 
         def strike(_: FrameType, places: Iterator[int] = places) -> None:
-            if next(places, None) == nth:  # noqa: B023 - within this turn
+            if next(places, None) == nth:
                 raise KeyboardInterrupt
 
         with closing(Pool(database, name="orders")) as pool:

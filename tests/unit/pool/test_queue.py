@@ -30,7 +30,7 @@ def test_queue(database: PoolDatabase) -> None:
         with ThreadPoolExecutor(8) as threads:
             for number in range(8):
                 threads.submit(work, number)
-                until(lambda: waiting(pool) == number + 1)  # noqa: B023
+                until(lambda: waiting(pool) == number + 1)
             pool.give_back(held)
         assert served == list(range(8))
         assert database.connects == 1

@@ -22,8 +22,8 @@ def test_two_threads_that_release_an_enlistment_give_its_connection_back_once(tm
                 barrier = Barrier(2)
 
                 def release() -> None:
-                    barrier.wait()  # noqa: B023 - both have ended before the next round
-                    enlistment.release(Status.ROLLED_BACK, reusable=True)  # noqa: B023
+                    barrier.wait()
+                    enlistment.release(Status.ROLLED_BACK, reusable=True)
 
                 list(threads.map(lambda _: release(), range(2)))
                 assert enlistment.ended

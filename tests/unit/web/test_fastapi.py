@@ -39,7 +39,7 @@ def test_a_later_one_is_not(version: str) -> None:
 def test_it_ends_where_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     class Nothing:
         @staticmethod
-        def Thread(**_: object) -> NoReturn:  # noqa: N802
+        def Thread(**_: object) -> NoReturn:
             raise RuntimeError("can't start new thread")
 
     async def request() -> txpool.Transaction:

@@ -22,7 +22,7 @@ COORDINATOR_KEYS = (
         None,
         "The decision log: sqlite:///folder, postgresql://host/database, mysql://host/database, or memory: in tests.",
     ),
-    Key("log.user", "string", None, "The user of a log on a server. Leave it out where the url names one."),
+    Key("log.user", "string", None, "The user of a log on a server. Leave it out if the url names one."),
     Key(
         "log.password",
         "secret",
@@ -147,7 +147,7 @@ RECOVERY_KEYS = (
         "alarm.slots",
         "share",
         "0.8",
-        "An alarm is raised where this share of a server's slots for prepared transactions is taken.",
+        "An alarm is raised if this share of a server's slots for prepared transactions is taken.",
         NO_VALUE,
     ),
 )

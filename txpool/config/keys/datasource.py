@@ -31,7 +31,7 @@ DATASOURCE_KEYS = (
         "postgresql://user@host:port/database, mysql://… likewise, sqlite:///file, or jdbc:….",
         alias="URL",
     ),
-    Key("user", "string", None, "The user. Leave it out where the url names one.", alias="User"),
+    Key("user", "string", None, "The user. Leave it out if the url names one.", alias="User"),
     Key(
         "password", "secret", None, "The password, best as a reference: ${env:NAME} or ${file:PATH}.", alias="Password"
     ),
@@ -127,7 +127,7 @@ DATASOURCE_KEYS = (
         "transaction.isolation",
         "choice",
         None,
-        "The isolation level of each local transaction, where the transaction asks for none. Without this "
+        "The isolation level of each local transaction, if the transaction asks for none. Without this "
         "key, the database's own. SQLite has serializable only.",
         {"choices": LEVELS},
     ),
@@ -135,8 +135,7 @@ DATASOURCE_KEYS = (
         "transaction.read-only",
         "boolean",
         "false",
-        "Each local transaction is read-only, where the transaction asks for nothing else. The database "
-        "refuses to write.",
+        "Each local transaction is read-only, if the transaction asks for nothing else. The database refuses to write.",
     ),
     Key("cmr.table", "identifier", "xids", "The table of marks."),
     Key("cmr.immediate-cleanup", "boolean", "false", "Each mark is deleted at once, and not in batches."),
@@ -161,7 +160,7 @@ DATASOURCE_KEYS = (
         "recovery.user",
         "string",
         None,
-        "The user that recovery logs in as, where it is another one: a superuser, or a member of the user.",
+        "The user that recovery logs in as, if it is another one: a superuser, or a member of the user.",
     ),
     Key("recovery.password", "secret", None, "The password of recovery's user."),
 )

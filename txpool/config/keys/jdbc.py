@@ -33,7 +33,7 @@ JDBC_KEYS = (
         "h2.accept",
         "choice",
         None,
-        "H2 commits in silence where a program executes COMMIT or DDL in a transaction. txpool refuses such "
+        "H2 commits in silence if a program executes COMMIT or DDL in a transaction. txpool refuses such "
         "statements, and a vote after one. silent-commits accepts them: what H2 commits so is not part of the "
         "transaction.",
         {"choices": ("silent-commits",)},

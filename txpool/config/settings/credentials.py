@@ -23,12 +23,12 @@ _ABSENT = object()
 
 
 class Credentials:
-    """The source of one datasource's users and passwords. Thread-safe, where the function is."""
+    """The source of one datasource's users and passwords. Thread-safe, if the function is."""
 
     def __init__(self, datasource: str, source: CredentialsFunction | str) -> None:
         self._datasource = datasource
         self._function = None if isinstance(source, str) else source
-        #: The function's name in a file, as `package.module:function`; empty where it was given in code.
+        #: The function's name in a file, as `package.module:function`; empty if it was given in code.
         self.name = source if isinstance(source, str) else ""
         self._issued: deque[Secret] = deque(maxlen=_KEPT)
 

@@ -68,7 +68,7 @@ class DataSourceSettings:
     recovery_password: Secret | None
     driver_options: Mapping[str, Any]
     properties: Properties = field(repr=False, compare=False)
-    #: What supplies the user and the password of each connection; None where they are configured.
+    #: What supplies the user and the password of each connection; None if they are configured.
     issuer: Credentials | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -98,7 +98,7 @@ class DataSourceSettings:
         *,
         sent: bool = False,
     ) -> DataSourceSettings:
-        """The settings of a file and of code; `sent` where another process has read the file, and sent its text."""
+        """The settings of a file and of code; `sent` if another process has read the file, and sent its text."""
         stem = (
             {"name": ConfiguredValue("name", file.path.stem, str(file.path), file.folder, ValueSource.DEFAULT)}
             if file.path
@@ -186,19 +186,19 @@ class DataSourceSettings:
             self._require_own_file("credentials")
 
     def _require_own_file(self, key: str) -> None:
-        """ConfigurationError where others could have written the file that gives this key, which names code to run."""
+        """ConfigurationError if others could have written the file that gives this key, which names code to run."""
         values = self.properties
         if values.path is not None and values.entry(key).source is ValueSource.FILE:
             require_owned(values.folder / values.path.name, "it names code to run")
 
     @property
     def characteristics(self) -> Characteristics:
-        """How its local transactions begin, where a transaction asks for nothing else."""
+        """How its local transactions begin, if a transaction asks for nothing else."""
         return Characteristics(self.transaction_isolation, True if self.transaction_read_only else None)
 
     @property
     def file(self) -> str:
-        """The absolute path of its file; empty where it was configured in code."""
+        """The absolute path of its file; empty if it was configured in code."""
         values = self.properties
         return "" if values.path is None else str(values.folder / values.path.name)
 
@@ -212,7 +212,7 @@ class DataSourceSettings:
     def connect_options(self, recovery: bool = False) -> dict[str, Any]:
         """The arguments of the driver's connect beside the url, secrets revealed: never log or keep them.
 
-        Where a function supplies the credentials, it is called.
+        If a function supplies the credentials, it is called.
         """
         user, password = self.user, self.password
         if recovery and self.recovery_user:
@@ -231,7 +231,7 @@ class DataSourceSettings:
         """The settings as plain data for another process, references unresolved; see `from_serialized`.
 
         Of a file that holds a password itself, only the path is serialized. ConfigurationError for a password, or a
-        function, from code, or where that file cannot be read.
+        function, from code, or if that file cannot be read.
         """
         if self.issuer is not None and not self.issuer.name:
             raise ConfigurationError(

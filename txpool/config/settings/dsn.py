@@ -1,6 +1,6 @@
 """The settings of a datasource that is given by a connection string alone: connect("postgresql://app@localhost/orders").
 
-Its mode is xa where the database can prepare, else local; all else is as by default.
+Its mode is xa if the database can prepare, else local. All other keys have their defaults.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class PoolStatistics:
     closed: bool
     """Whether it was closed."""
     failure: str | None
-    """The driver's last error of connecting, without passwords; None where the last connect has succeeded."""
+    """The driver's last error of connecting, without passwords; None if the last connect has succeeded."""
     takes: int
     """Total: how often one was taken."""
     use_seconds: float

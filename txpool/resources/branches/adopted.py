@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from time import monotonic
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
@@ -18,14 +18,17 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.xid import Xid
 
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
+
 logger = logging.getLogger("txpool")
 
 
 class PhaseTwoConnection:
     """The one connection over which a transaction, or a pass of recovery, ends branches in a datasource.
 
-    It is opened for the first command, and closed with the last answer. Where it is lost, its command is tried again as
-    the command itself says, and the next command opens another. Where the database cannot be reached, it tries once,
+    It is opened for the first command, and closed with the last answer. If it is lost, its command is tried again as
+    the command itself says, and the next command opens another. If the database cannot be reached, it tries once,
     and all branches without an answer are left to recovery. Used by one thread at a time. `level` is the log level of
     failures, and `failures` takes their reasons. `command` is the class of the database's commands.
     """
@@ -44,9 +47,9 @@ class PhaseTwoConnection:
         self._deadlines = deadlines
         self._level = level
         self._failures = {} if failures is None else failures
-        #: The reason why the database could not be reached; empty where it was.
+        #: The reason why the database could not be reached; empty if it was.
         self._unreached = ""
-        self._raw: Any = None
+        self._raw: RawConnection = None
         self._queue: deque[tuple[AdoptedBranch, PhaseTwoCommand]] = deque()
         self._current: tuple[AdoptedBranch, PhaseTwoCommand] | None = None
         self._outcomes: dict[AdoptedBranch, BranchOutcome] = {}
@@ -62,7 +65,7 @@ class PhaseTwoConnection:
         return AdoptedBranch(record, self)
 
     def start(self, branch: AdoptedBranch, *, committing: bool, again: bool) -> None:
-        """Send the branch's command if the connection is free, else queue it; `again` where one was started before."""
+        """Send the branch's command if the connection is free, else queue it; `again` if one was started before."""
         self._outcomes.pop(branch, None)
         self._failures.pop(branch.record.xid, None)
         verb = COMMIT if committing else ROLLBACK
@@ -120,7 +123,7 @@ class PhaseTwoConnection:
         self._current[1].start(raw)
 
     def _opened(self) -> Any:
-        """The connection for the next command; None where the database cannot be reached."""
+        """The connection for the next command; None if the database cannot be reached."""
         raw = self._raw
         if raw is not None and not self._command.can_send(raw):
             self._driver.close(raw)
@@ -207,5 +210,5 @@ class RecoveryOverOneConnection:
         return branch.await_rollback()
 
     def why_not(self, record: BranchRecord) -> str:
-        """The reason why a branch's last commit or rollback was UNKNOWN; empty where it was not."""
+        """The reason why a branch's last commit or rollback was UNKNOWN; empty if it was not."""
         return self._failures.get(record.xid, "")

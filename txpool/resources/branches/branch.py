@@ -1,7 +1,7 @@
 """Branches of mode xa: the states of their PREPARE, and how they come to their end.
 
 `XABranch` is every branch's. `BranchNamedAtStart` is one that XA START names before its first statement, when nobody
-knows yet where the transaction will be decided: so its name says that the log decides.
+knows yet if the transaction will be decided: so its name says that the log decides.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from txpool.errors import TransactionRolledBack, described, translate
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Role
@@ -19,6 +19,9 @@ from txpool.resources.branches.phase_two import COMMIT, ROLLBACK, PhaseTwoComman
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.local import LocalTransaction
 from txpool.xid import Xid
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
 
 logger = logging.getLogger("txpool")
 
@@ -122,7 +125,7 @@ class BranchNamedAtStart(XABranch):
     #: Set by `name`.
     record: BranchRecord
 
-    def __init__(self, datasource: str, driver: Any, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
+    def __init__(self, datasource: str, driver: Any, raw: RawConnection, deadlines: Deadlines = NO_DEADLINES) -> None:
         LocalTransaction.__init__(self, datasource, driver, raw, deadlines)  # super() costs more than all the rest here
         self._prepare = UNSENT
         self._evidence = _NO_EVIDENCE

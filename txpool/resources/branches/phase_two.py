@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic, sleep
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txpool import failpoints
 from txpool.errors import described
@@ -18,11 +18,14 @@ from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.branch_rows import ROW, outcome_by_row
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines, in_step
 
+if TYPE_CHECKING:
+    from txpool.resources.raw import RawConnection
+
 logger = logging.getLogger("txpool")
 
 #: How long, and how often, it is asked whether a session that was just closed has let go of the branch, in seconds.
-_LET_GO_WAIT: Final = 1.0
-_LET_GO_INTERVAL: Final = 0.02
+_RELEASE_WAIT: Final = 1.0
+_RELEASE_INTERVAL: Final = 0.02
 
 
 class PhaseTwoVerb(Enum):
@@ -37,7 +40,7 @@ class PhaseTwoVerb(Enum):
         self.failpoint = "branch.commit-sent" if word == "commit" else "branch.rollback-sent"
 
 
-class Ended(Enum):
+class ReplyKind(Enum):
     """What a database has replied to the command that ends a prepared branch."""
 
     DONE = "done"
@@ -50,7 +53,7 @@ class Ended(Enum):
 class PhaseTwoReply:
     """The reply to a command that ends a branch. A lost connection is an exception, and no reply."""
 
-    ended: Ended
+    kind: ReplyKind
     why: str = ""
     #: How it had ended by itself.
     outcome: BranchOutcome = BranchOutcome.UNKNOWN
@@ -60,8 +63,8 @@ class PhaseTwoReply:
 
 # Names of their own: Python 3.11 calls a function for each member that is read from an Enum.
 COMMIT, ROLLBACK = PhaseTwoVerb
-DONE: Final = PhaseTwoReply(Ended.DONE)
-_GONE, _BY_ITSELF, _UNKNOWN = Ended.GONE, Ended.BY_ITSELF, BranchOutcome.UNKNOWN
+DONE: Final = PhaseTwoReply(ReplyKind.DONE)
+_GONE, _BY_ITSELF, _UNKNOWN = ReplyKind.GONE, ReplyKind.BY_ITSELF, BranchOutcome.UNKNOWN
 
 
 class PhaseTwoCommand(ABC):
@@ -101,7 +104,7 @@ class PhaseTwoCommand(ABC):
         #: When to stop waiting for an answer: see `_set_deadline`.
         self._until: float | None = None
         #: The connection over which it was sent; None if that is lost, or nothing was sent yet.
-        self._raw: Any = None
+        self._raw: RawConnection = None
         #: The connection that has prepared the branch, if it was sent over that.
         self._own: Any = None
         #: The reason why the last outcome was UNKNOWN.
@@ -113,7 +116,7 @@ class PhaseTwoCommand(ABC):
 
     # -- the steps ----------------------------------------------------------------------------------------------
 
-    def start(self, raw: Any, *, own: bool = False) -> None:
+    def start(self, raw: RawConnection, *, own: bool = False) -> None:
         """Send the command without waiting. If the connection is lost, `finish` tries again."""
         self._raw = None
         self._own = raw if own else None
@@ -162,28 +165,28 @@ class PhaseTwoCommand(ABC):
             if raw is not None:
                 self._driver.close(raw)
 
-    def _send_over(self, raw: Any) -> None:
+    def _send_over(self, raw: RawConnection) -> None:
         self._raw = raw
         # From here on it may be executed, whatever the connection does.
         self._lost_before, self._answer_lost = self._answer_lost, True
         self._send(raw)
 
-    def _reply(self, raw: Any) -> PhaseTwoReply:
+    def _reply(self, raw: RawConnection) -> PhaseTwoReply:
         reply = self._receive(raw)
         self._answer_lost = self._lost_before
         return reply
 
-    def _outcome(self, raw: Any) -> BranchOutcome | None:
+    def _outcome(self, raw: RawConnection) -> BranchOutcome | None:
         """The outcome, by the reply; None if another session is to be asked. An exception: there was no reply."""
         reply = self._reply(raw)
         return self._verb.outcome if reply is DONE else self._meaning(raw, reply)
 
-    def _meaning(self, raw: Any, reply: PhaseTwoReply) -> BranchOutcome | None:
-        if reply.ended is Ended.DONE:
+    def _meaning(self, raw: RawConnection, reply: PhaseTwoReply) -> BranchOutcome | None:
+        if reply.kind is ReplyKind.DONE:
             return self._verb.outcome
-        if reply.ended is _GONE:
+        if reply.kind is _GONE:
             return self._outcome_of_gone(raw, reply)
-        if reply.ended is _BY_ITSELF:
+        if reply.kind is _BY_ITSELF:
             if reply.outcome is not self._verb.outcome:
                 self._log(self._level, f"the database had ended it by itself: {reply.why}")
                 self.remembered = reply.remembered
@@ -193,21 +196,21 @@ class PhaseTwoCommand(ABC):
         self._log(self._level, f"refused, left to recovery: {reply.why}")
         return _UNKNOWN
 
-    def _outcome_of_gone(self, raw: Any, reply: PhaseTwoReply) -> BranchOutcome | None:
+    def _outcome_of_gone(self, raw: RawConnection, reply: PhaseTwoReply) -> BranchOutcome | None:
         """What became of a branch that this session does not know: see docs/explanation/a-branch-that-is-gone.md."""
-        until = monotonic() + _LET_GO_WAIT
+        until = monotonic() + _RELEASE_WAIT
         while self._is_listed(raw):  # it is there, and the session that has prepared it is still connected
             if monotonic() > min(until, self._until or until):
                 self._log(self._level, f"left to recovery: {self.held_by} ({reply.why})")
                 return _UNKNOWN
-            sleep(_LET_GO_INTERVAL)
+            sleep(_RELEASE_INTERVAL)
             self._send_over(raw)
             reply = self._reply(raw)
-            if reply.ended is not _GONE:
+            if reply.kind is not _GONE:
                 return self._meaning(raw, reply)
         return self._outcome_by_evidence(raw)
 
-    def _outcome_by_evidence(self, raw: Any) -> BranchOutcome:  # noqa: PLR0911 - one for each case
+    def _outcome_by_evidence(self, raw: RawConnection) -> BranchOutcome:  # noqa: PLR0911 - one for each case
         record = self._record
         status = self._status(raw)
         identity = self._identity(raw)
@@ -234,52 +237,52 @@ class PhaseTwoCommand(ABC):
 
     @staticmethod
     @abstractmethod
-    def can_send(raw: Any) -> bool:
+    def can_send(raw: RawConnection) -> bool:
         """Whether the connection can take a command, as far as is known without waiting."""
 
-    @staticmethod  # noqa: B027 - most sessions can end a branch as they are
-    def begin_session(raw: Any, until: float | None) -> None:
+    @staticmethod
+    def begin_session(raw: RawConnection, until: float | None) -> None:
         """Prepare a new session for such commands; `until` is when to stop waiting."""
 
-    def _lift_timeouts(self, raw: Any) -> None:  # noqa: B027 - most servers end no such command by a timeout
+    def _lift_timeouts(self, raw: RawConnection) -> None:
         """Let no timeout of a new session end the second try."""
 
     @abstractmethod
-    def _send(self, raw: Any) -> None:
+    def _send(self, raw: RawConnection) -> None:
         """Send the command without waiting. The driver's error if the connection is lost."""
 
     @abstractmethod
-    def _receive(self, raw: Any) -> PhaseTwoReply:
+    def _receive(self, raw: RawConnection) -> PhaseTwoReply:
         """Wait for the reply. An exception if this connection gives none."""
 
-    def _is_listed(self, raw: Any) -> bool:
+    def _is_listed(self, raw: RawConnection) -> bool:
         """Whether a branch that is gone for this session is prepared still."""
         return False
 
-    def _status(self, raw: Any) -> BranchOutcome | None:
+    def _status(self, raw: RawConnection) -> BranchOutcome | None:
         """How the server shows that the branch has ended; None if it does not, LOST if it was restored since."""
         return None
 
     @abstractmethod
-    def _identity(self, raw: Any) -> str:
+    def _identity(self, raw: RawConnection) -> str:
         """The server's identity now. It is asked last, and again: a pooler may have led the session elsewhere."""
 
-    def _wrote_nothing(self, raw: Any) -> bool:
+    def _wrote_nothing(self, raw: RawConnection) -> bool:
         """Whether the record shows that the branch wrote nothing, so that its end changes nothing."""
         return False
 
     @abstractmethod
-    def _is_same_generation(self, raw: Any) -> bool | None:
+    def _is_same_generation(self, raw: RawConnection) -> bool | None:
         """Whether the server has the generation that prepared the branch; None if it does not tell that now."""
 
     @abstractmethod
     def _why_unproven(self) -> str:
         """Why nothing shows how the branch ended, for people."""
 
-    def _forget(self, raw: Any) -> None:  # noqa: B027 - most databases remember nothing
-        """Let the database forget what it remembers. An error changes nothing: who asks again is told again."""
+    def _forget(self, raw: RawConnection) -> None:
+        """Let the database forget what it remembers. If that fails, it goes on answering as before."""
 
-    def forget_end(self) -> None:  # noqa: B027
+    def forget_end(self) -> None:
         """As `_forget`, over a connection of its own, and an error is logged."""
 
     # -- its time, and its failures -----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txpool import failpoints
 from txpool.resources.base import BranchOutcome, PrepareLocation, PrepareVote, Refused
@@ -13,6 +13,9 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.jdbc.databases.database import EndedUnseen
 from txpool.resources.jdbc.phase_two import JdbcPhaseTwo
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 #: Seconds after PREPARE from which on it is asked first whether the session is still there: a server may have ended one
 #: that was silent, and somebody else its branch.
@@ -26,7 +29,7 @@ class JdbcBranch(BranchNamedAtStart):
     command = JdbcPhaseTwo
 
     def __init__(
-        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines = NO_DEADLINES, *, file: str = ""
+        self, datasource: str, driver: Driver, raw: XaConnection, deadlines: Deadlines = NO_DEADLINES, *, file: str = ""
     ) -> None:
         super().__init__(datasource, driver, raw, deadlines)
         self._file = file
@@ -45,7 +48,7 @@ class JdbcBranch(BranchNamedAtStart):
     # -- phase one ----------------------------------------------------------------------------------------------
 
     def start_prepare(self) -> None:
-        """End and prepare the branch. An error is raised here where nothing was sent, and else by `await_prepare`."""
+        """End and prepare the branch. An error is raised here if nothing was sent, and else by `await_prepare`."""
         raw, gtrid = self._raw, self.record.xid.gtrid
         if self._ended_commands:
             raise self._ended_by_sql_error(gtrid)
@@ -139,7 +142,7 @@ class JdbcBranch(BranchNamedAtStart):
     # -- alone, or not prepared ---------------------------------------------------------------------------------
 
     def commit_one_phase(self) -> BranchOutcome:
-        """Commit the branch without preparing it. UNKNOWN where the answer was lost."""
+        """Commit the branch without preparing it. UNKNOWN if the answer was lost."""
         raw = self._raw
         if self._ended_commands:
             self.failure = self._ended_by_sql_error(self.record.xid.gtrid)
@@ -164,7 +167,7 @@ class JdbcBranch(BranchNamedAtStart):
         return self._left(BranchOutcome.COMMITTED)
 
     def rollback(self) -> BranchOutcome:
-        """Roll back what is not prepared: the database does so by itself where the session is lost."""
+        """Roll back what is not prepared: the database does so by itself if the session is lost."""
         if self._prepare is ENDED:
             return BranchOutcome.ROLLED_BACK
         outcome = super().rollback()

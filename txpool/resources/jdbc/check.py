@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txpool.errors import ConfigurationError, described
 from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
@@ -22,6 +22,7 @@ from txpool.resources.postgresql.qualified import qualified
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.resources.jdbc.driver import JdbcDriver
+    from txpool.resources.jdbc.session import XaConnection
 
 #: What cannot be asked over JDBC, of servers that are not tried here: by a word in the product's name.
 _IN_WORDS: Final = {
@@ -67,18 +68,18 @@ def findings(settings: DataSourceSettings, driver: JdbcDriver, *, stale_after: f
         if role is Role.PREPARED:
             yield from _prepared(raw, settings, stale_after)
         elif role is Role.MARKED:
-            yield from _table(raw, driver, settings)
+            yield from _table(raw, settings)
         yield from _traps(raw, settings)
     finally:
         driver.close(raw)
 
 
-def _driver_of(raw: Any) -> str:
+def _driver_of(raw: XaConnection) -> str:
     metadata = call(raw.java.getMetaData)
     return f"{call(metadata.getDriverName)} {call(metadata.getDriverVersion)}"
 
 
-def _prepared(raw: Any, settings: DataSourceSettings, stale_after: float) -> Iterator[Finding]:
+def _prepared(raw: XaConnection, settings: DataSourceSettings, stale_after: float) -> Iterator[Finding]:
     listed = raw.database.listed(raw)
     yield ok("prepared", f"{len(listed)} branches of txpool are prepared there")
     stale = sorted(each.xid.joined for each in listed if each.age is not None and each.age > stale_after)
@@ -124,18 +125,19 @@ def _prepared(raw: Any, settings: DataSourceSettings, stale_after: float) -> Ite
         )
 
 
-def _table(raw: Any, driver: JdbcDriver, settings: DataSourceSettings) -> Iterator[Finding]:
+def _table(raw: XaConnection, settings: DataSourceSettings) -> Iterator[Finding]:
     name = settings.cmr_table
-    table = None if driver.marks is None else driver.marks.qualified_name(raw, name)
-    if table is None:
+    marks = raw.database.marks
+    table = None if marks is None else marks.qualified_name(raw, name)
+    if marks is None or table is None:
         yield failure("table", f"there is no table {name}", "it holds the decision of each transaction", CREATE)
         return
-    query = raw.database.marks.spelled(f"select count(*) from {table} where {raw.database.marks.is_mark}")  # noqa: S608
+    query = marks.spelled(f"select count(*) from {table} where {marks.is_mark}")
     ((count,),) = raw.run(query).fetchall()
     yield mark_count(name, int(count), 0.0)
 
 
-def _traps(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
+def _traps(raw: XaConnection, settings: DataSourceSettings) -> Iterator[Finding]:
     if raw.product == "h2":
         yield from _traps_of_h2(raw, settings)
     for word, (topic, why, do) in _IN_WORDS.items():
@@ -143,16 +145,16 @@ def _traps(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
             yield warning(topic, f"{raw.product} needs what cannot be asked over JDBC", why, do)
 
 
-def _traps_of_h2(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
+def _traps_of_h2(raw: XaConnection, settings: DataSourceSettings) -> Iterator[Finding]:
     if settings.h2_accept == "silent-commits":
         yield warning(
             "silent-commits",
-            "H2 commits in silence where a program executes COMMIT or DDL in a transaction, and h2.accept allows it",
+            "H2 commits in silence if a program executes COMMIT or DDL in a transaction, and h2.accept allows it",
             "what was done before such a statement stays, whatever becomes of the transaction",
             "leave h2.accept out: then txpool refuses such statements",
         )
     else:
-        yield ok("silent-commits", "H2 would commit in silence where a program executes COMMIT or DDL: that is refused")
+        yield ok("silent-commits", "H2 would commit in silence if a program executes COMMIT or DDL: that is refused")
     url = url_of(raw)
     if url.startswith("jdbc:h2:mem:"):
         yield warning(

@@ -61,7 +61,7 @@ _NAMES: Final = {
 
 
 def code_of(error: Any) -> int:
-    """The code of an XAException; 0 where it has none, which no specification allows and some drivers do."""
+    """The code of an XAException; 0 if it has none, which no specification allows and some drivers do."""
     return int(getattr(error, "errorCode", 0))
 
 

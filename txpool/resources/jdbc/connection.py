@@ -77,11 +77,11 @@ class JdbcConnection:
         #: Numbers of results that no cursor wants any more.
         self.unwanted: list[int] = []
         self._session = errors.call(helper("Session"), java, self.product)
-        #: Whether Java's buffer is ours: not where an interrupt came between Java's having a new one and our taking it.
+        #: Whether Java's buffer is ours: not if an interrupt came between Java's having a new one and our taking it.
         self._in_step = False
         self._view = memoryview(b"")
         self._execute, self._execute_many = self._session.execute, self._session.executeMany
-        #: None where a change of it was interrupted, or has failed.
+        #: None if a change of it was interrupted, or has failed.
         self._autocommit: bool | None = bool(errors.call(java.getAutoCommit))
         self.autocommit = False
         self._initial_isolation = self.isolation
@@ -169,7 +169,7 @@ class JdbcConnection:
     def set_network_timeout(self, seconds: float | None) -> None:
         """How long the driver waits for an answer; then the connection is lost. None is for ever.
 
-        NotSupportedError where the driver has no such time.
+        NotSupportedError if the driver has no such time.
         """
         milliseconds = 0 if seconds is None else max(1, min(ceil(seconds * 1000), 2**31 - 1))
         if self._initial_network_timeout is None:
@@ -177,7 +177,7 @@ class JdbcConnection:
         self.call(self._session.setNetworkTimeout, milliseconds)
 
     def ping(self, timeout: float | None = None) -> None:
-        """OperationalError where the connection is dead, or does not answer within `timeout` (seconds, rounded up)."""
+        """OperationalError if the connection is dead, or does not answer within `timeout` (seconds, rounded up)."""
         self.require_open()
         seconds = 0 if timeout is None else max(1, min(ceil(timeout), _MOST_SECONDS))
         if not self._on("isValid", seconds):
@@ -224,7 +224,7 @@ class JdbcConnection:
             errors.call(self.java.close)
 
     def abort(self) -> None:
-        """Close it without waiting for the server, where the driver can. Any thread may call it."""
+        """Close it without waiting for the server, if the driver can. Any thread may call it."""
         if self.closed:
             return
         entered()
@@ -237,7 +237,7 @@ class JdbcConnection:
         self.in_transaction = False
 
     def require_open(self) -> None:
-        """InterfaceError where it is closed, or a parent process's."""
+        """InterfaceError if it is closed, or a parent process's."""
         if self.closed:
             raise errors.InterfaceError(_CLOSED)
         entered()  # even the name of a Java method leads into Java
@@ -274,7 +274,7 @@ class JdbcConnection:
                 raise
 
     def note(self, error: errors.Error) -> None:
-        """Remember where an error says that the connection is gone."""
+        """Remember it if an error says that the connection is gone."""
         if isinstance(error, errors.ConnectionLost):
             self.broken = True
 
@@ -295,7 +295,7 @@ class JdbcConnection:
                 raise
 
     def change(self, pieces: list[bytes]) -> int:
-        """Send the pieces of a batch; how many rows it has changed, -1 where the driver does not tell."""
+        """Send the pieces of a batch; how many rows it has changed, -1 if the driver does not tell."""
         self.require_open()
         with self._lock:
             self._begin(pieces)

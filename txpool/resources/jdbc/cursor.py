@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from txpool.resources.jdbc import errors
-from txpool.resources.jdbc.decoding import Block, Header, decode_block, decode_header
+from txpool.resources.jdbc.decoding import Header, RowBatch, decode_block, decode_header
 from txpool.resources.jdbc.encoding import encode_columns
 from txpool.sql.dialects import OTHER
 
@@ -52,11 +52,11 @@ class JdbcCursor:
         number, self._number = self._number, 0
         if number:
             self.connection.unwanted.append(number)
-        #: The columns of the result, as PEP 249 has it; None where there is no result.
+        #: The columns of the result, as PEP 249 has it; None if there is no result.
         self.description: tuple[tuple[Any, ...], ...] | None = None
-        #: How many rows the statement has changed or produced; -1 where that is not known, as before the last row.
+        #: How many rows the statement has changed or produced; -1 if that is not known, as before the last row.
         self.rowcount = -1
-        #: The number that the database has made for a new row; None where it has made none, or that is not told.
+        #: The number that the database has made for a new row; None if it has made none, or that is not told.
         self.lastrowid: int | None = None
         self._header: Header | None = None
         #: A block's header and bytes, until its rows are wanted.
@@ -111,7 +111,7 @@ class JdbcCursor:
         return self
 
     def nextset(self) -> bool | None:
-        """Go on to the statement's next result; None where there is none."""
+        """Go on to the statement's next result; None if there is none."""
         self._require_open()
         number, self._number = self._number, 0
         self._forget()
@@ -210,7 +210,7 @@ class JdbcCursor:
             if self._rows:
                 return True
 
-    def _use(self, block: Block) -> None:
+    def _use(self, block: RowBatch) -> None:
         self._rows, self._place, self._more = block.rows, 0, block.more
         self._undecoded, self._failure = None, block.failure
 
@@ -287,7 +287,7 @@ def _columns(batch: list[Any], done: int) -> list[tuple[Any, ...]]:
 
 
 def _tell_set(error: errors.Error, done: int, size: int) -> None:
-    """Say which set of parameters has failed, where the driver tells; else among which."""
+    """Say which set of parameters has failed, if the driver tells; else among which."""
     failed = getattr(error, "failed_set", None)
     where = f"set of parameters number {done + failed}" if failed is not None and failed < size else ""
     error.add_note(where or f"among the sets of parameters number {done} to {done + size - 1}")

@@ -34,7 +34,7 @@ class Header(NamedTuple):
     description: tuple[tuple[Any, ...], ...]
 
 
-class Block(NamedTuple):
+class RowBatch(NamedTuple):
     """Some rows of a result."""
 
     rows: list[tuple[Any, ...]]
@@ -74,7 +74,7 @@ def _text(data: bytes, place: int) -> tuple[str, int]:
     return data[place : place + size].decode("utf-8", "surrogatepass"), place + size
 
 
-def decode_block(header: Header, data: bytes, place: int) -> Block:
+def decode_block(header: Header, data: bytes, place: int) -> RowBatch:
     """The rows of a block, up to the first that Python's classes cannot hold."""
     count, more = _COUNT_AND_MORE.unpack_from(data, place)
     place += _COUNT_AND_MORE.size
@@ -90,7 +90,7 @@ def decode_block(header: Header, data: bytes, place: int) -> Block:
                 failure = DataError(f"column {name}: {error}")
         columns.append(values)
     rows = list(zip(*columns, strict=True)) if columns else [()] * count
-    return Block(rows[:good] if good < count else rows, bool(more), failure)
+    return RowBatch(rows[:good] if good < count else rows, bool(more), failure)
 
 
 class _Unreadable(Exception):
@@ -196,7 +196,7 @@ def _small_boolean(value: int) -> int:
 
 
 def _interval(text: str) -> timedelta:
-    """ValueError where it has months or years, which are no number of days."""
+    """ValueError if it has months or years, which are no number of days."""
     found = _ISO.fullmatch(text)
     if found is not None:
         days, hours, minutes, sign, seconds, fraction = found.groups()

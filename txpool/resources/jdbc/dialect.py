@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
@@ -11,27 +11,28 @@ from txpool.resources.jdbc.databases.database import EndedUnseen
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
+    from txpool.resources.jdbc.session import XaConnection
 
 
 class JdbcDialect:
     """Local transactions over an `XaConnection`."""
 
-    def in_transaction(self, raw: Any) -> bool:
+    def in_transaction(self, raw: XaConnection) -> bool:
         return bool(raw.lost or raw.started or raw.begun or raw.in_transaction)
 
-    def watch_commands(self, raw: Any) -> None:
+    def watch_commands(self, raw: XaConnection) -> None:
         """Nothing: a driver does not tell what its database has written."""
 
-    def note_write(self, raw: Any) -> None:
+    def note_write(self, raw: XaConnection) -> None:
         """Nothing, for the same reason."""
 
     def read_only_check(
-        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, committing: bool
+        self, datasource: str, driver: Driver, raw: XaConnection, deadlines: Deadlines, *, committing: bool
     ) -> ReadOnlyCheck | None:
         """None: no driver tells reliably whether a transaction has only read. PREPARE may tell."""
         return None
 
-    def commit(self, raw: Any) -> None:
+    def commit(self, raw: XaConnection) -> None:
         if raw.lost:
             raise Refused("COMMIT was not sent: the connection was lost before it, and the database rolls back")
         try:
@@ -47,7 +48,7 @@ class JdbcDialect:
             raise Refused(f"COMMIT was not sent: {described(error)}") from error
         raw.commit_durably()
 
-    def rollback(self, driver: Driver, raw: Any, until: float | None) -> BranchOutcome:
+    def rollback(self, driver: Driver, raw: XaConnection, until: float | None) -> BranchOutcome:
         unseen, stays = raw.ended_unseen, False
         if raw.lost:
             unseen = unseen or raw.may_have_committed
@@ -71,8 +72,8 @@ class JdbcDialect:
         return BranchOutcome.LOST if unseen else BranchOutcome.ROLLED_BACK
 
 
-def _is_same(raw: Any) -> bool:
-    """Whether the transaction is the one that was begun; true also where nobody can tell."""
+def _is_same(raw: XaConnection) -> bool:
+    """Whether the transaction is the one that was begun; true also if nobody can tell."""
     try:
         raw.database.require_begun(raw)
     except EndedUnseen:

@@ -18,7 +18,7 @@ from txpool.errors import (
 from txpool.resources.deadlines import in_step, within_step_timeout
 from txpool.resources.jdbc import module
 from txpool.resources.jdbc.databases import DATABASES, OTHER
-from txpool.resources.jdbc.databases.database import Database, Server
+from txpool.resources.jdbc.databases.database import Database, DatabaseIdentity
 from txpool.resources.jdbc.dialect import JdbcDialect
 from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.session import COMMITTING, ROLLING_BACK, XaConnection, changes_session
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: java.sql.Connection's numbers of isolation levels.
 ISOLATION: Final = {"read-uncommitted": 1, "read-committed": 2, "repeatable-read": 4, "serializable": 8}
 _IDENTIFIED: Final = ("xa", "cmr")
-_BESIDE_TIMEOUT: Final = 5.0
+_SECOND_TIMEOUT: Final = 5.0
 
 
 #: By the branch's name: connections that have prepared, of a database in which closing one would lose the branch. They
@@ -75,7 +75,7 @@ class JdbcDriver:
     def _connect(self, until: float | None) -> XaConnection:
         raw = self._opened(None if until is None else max(until - monotonic(), 1.0))
         try:
-            raw.open_beside = self._open_beside
+            raw.open_second_session = self._open_second_session
             raw.database = self._database = DATABASES.get(raw.product, OTHER)
             if in_step() and until is not None and raw.database.has_network_timeout:
                 raw.set_network_timeout(max(until - monotonic(), 1.0))
@@ -90,11 +90,11 @@ class JdbcDriver:
             raise
         return raw
 
-    def _open_beside(self) -> XaConnection:
+    def _open_second_session(self) -> XaConnection:
         """Another session, for what the first cannot do."""
         with translated():
             return without_secrets(
-                lambda: self._opened(_BESIDE_TIMEOUT), f"datasource {self._settings.name}", self._settings.secrets
+                lambda: self._opened(_SECOND_TIMEOUT), f"datasource {self._settings.name}", self._settings.secrets
             )
 
     def _opened(self, timeout: float | None = None) -> XaConnection:
@@ -105,7 +105,7 @@ class JdbcDriver:
         return raw
 
     def _identify(self, raw: XaConnection) -> None:
-        """Ask who the server is. ConfigurationError where no branch can be trusted to it."""
+        """Ask who the server is. ConfigurationError if no branch can be trusted to it."""
         settings, database = self._settings, raw.database
         if settings.mode == "xa":
             if raw.xa_connection is None:
@@ -119,7 +119,7 @@ class JdbcDriver:
                 f"datasource {settings.name}: no table of marks is proven in {raw.product}: write mode = xa, "
                 "last-resource or local"
             )
-        server: Server = database.identify(raw, writes=settings.mode in _IDENTIFIED)
+        server: DatabaseIdentity = database.identify(raw, writes=settings.mode in _IDENTIFIED)
         raw.identity, raw.generation, raw.role = server.identity, server.generation, server.role
         if raw.identity and not raw.generation and settings.mode == "xa" and not self._recovery:
             if not (self._generation and database.has_generation(raw, self._generation)):
@@ -182,7 +182,7 @@ class JdbcDriver:
             raw.cancel()
 
     def begin(self, raw: XaConnection, label: str = "") -> bool:
-        """Begin the branch or the local transaction, where neither is begun. JDBC has no name for a session."""
+        """Begin the branch or the local transaction, if neither is begun. JDBC has no name for a session."""
         if raw.started or raw.begun:
             return True
         with translated():
@@ -225,7 +225,7 @@ class JdbcDriver:
         return None
 
 
-def let_go(xid: Xid) -> None:
+def close_kept(xid: Xid) -> None:
     """Close the connection that was kept for a branch: that has ended."""
     raw = _kept.pop(xid.joined, None)
     if raw is not None:
@@ -249,7 +249,7 @@ def _is_same(raw: XaConnection) -> bool:
     return True
 
 
-def begin_as(raw: Any, characteristics: Characteristics) -> None:
+def begin_as(raw: XaConnection, characteristics: Characteristics) -> None:
     """Let the next local transactions of a raw connection begin so."""
     if characteristics.isolation is not None:
         raw.isolation = ISOLATION[characteristics.isolation]

@@ -12,11 +12,11 @@ from txpool.resources.jdbc.jvm import entered, helper
 class Error(own.Error):
     """PEP 249: the base of every error of the driver."""
 
-    #: The database's SQLState; empty where it gives none.
+    #: The database's SQLState; empty if it gives none.
     sqlstate: str = ""
-    #: The database's own number; 0 where it gives none.
+    #: The database's own number; 0 if it gives none.
     vendor_code: int = 0
-    #: The name of the Java class; empty where txpool itself has raised it.
+    #: The name of the Java class; empty if txpool itself has raised it.
     java_class: str = ""
 
 
@@ -91,7 +91,7 @@ _BY_STATE: Final[dict[str, type[Error]]] = {
     "40XL1": OperationalError,
     "40XL2": OperationalError,
 }
-#: By SQLState's first two characters, as psycopg has it where PostgreSQL has it.
+#: By SQLState's first two characters, as psycopg has it if PostgreSQL has it.
 _BY_CLASS: Final[dict[str, type[Error]]] = {
     "03": ProgrammingError,
     "07": ProgrammingError,
@@ -128,7 +128,7 @@ _BY_CLASS: Final[dict[str, type[Error]]] = {
     "X0": ProgrammingError,
     "XX": InternalError,
 }
-#: Where SQLState tells nothing.
+#: If SQLState tells nothing.
 _BY_JAVA_CLASS: Final[dict[str, type[Error]]] = {
     "java.sql.SQLIntegrityConstraintViolationException": IntegrityError,
     "java.sql.SQLSyntaxErrorException": ProgrammingError,

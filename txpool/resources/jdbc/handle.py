@@ -17,6 +17,7 @@ from txpool.resources.jdbc.connection import JdbcConnection
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.resources.jdbc.session import XaConnection
 
 #: What users have of the driver's connection beside the properties and methods below. The rest would leave the
 #: transaction, or the pool.
@@ -32,7 +33,7 @@ class JdbcHandleCursor(Cursor):
 
     _CLOSED = errors.InterfaceError
 
-    def _make_raw(self, raw: Any, holder: Any) -> Any:
+    def _make_raw(self, raw: XaConnection, holder: Any) -> Any:
         cursor = super()._make_raw(raw, holder)
         hold_open(holder, cursor)  # a result that is not read to its end keeps a statement open in the database
         return cursor
@@ -72,12 +73,12 @@ class JdbcHandle(PEP249Connection):
 
     @property
     def closed(self) -> bool:
-        """True after close(), after the end of the transaction in which it was taken, or where it is lost."""
+        """True after close(), after the end of the transaction in which it was taken, or if it is lost."""
         if self.pooled is not None:
             return bool(self.pooled.raw.lost)
         return self._why_closed() is not None
 
-    def has_work(self, raw: Any) -> bool:
+    def has_work(self, raw: XaConnection) -> bool:
         return not raw.lost and bool(raw.started or raw.begun or raw.in_transaction)
 
     def _leave_block(self, *, failed: bool) -> None:

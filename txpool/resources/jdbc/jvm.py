@@ -40,7 +40,7 @@ _NATIVE_ACCESS: Final = 24
 
 #: The process that uses the JVM; 0 before its start.
 _pid = 0
-#: The options with which it was started here; None where another library has started it.
+#: The options with which it was started here; None if another library has started it.
 _options: tuple[str, ...] | None = None
 _starting = Lock()
 _loaders: dict[tuple[str, ...], Classes] = {}
@@ -69,7 +69,7 @@ class Classes:
         self._found: dict[str, Any] = {}
 
     def load(self, name: str) -> Any:
-        """JPype's class of this name. ConfigurationError where these jars have none."""
+        """JPype's class of this name. ConfigurationError if these jars have none."""
         found = self._found.get(name)
         if found is None:
             entered()
@@ -98,7 +98,7 @@ class Classes:
 
 
 def started(classpath: Sequence[str] = (), options: Sequence[str] = ()) -> Classes:
-    """The classes of these jars, in this process's JVM, which is started where it does not run yet. Thread-safe.
+    """The classes of these jars, in this process's JVM, which is started if it does not run yet. Thread-safe.
 
     `classpath` has files, folders and globs; empty, it is the JVM's own class path. `options` are the JVM's.
     ConfigurationError: JPype, Java or a file is missing, or the JVM runs with other options. InterfaceError: this is a
@@ -261,7 +261,7 @@ def _make_loader(files: tuple[str, ...]) -> Any:
 
 
 def _helper_jar() -> str:
-    """A path of it; where the package is in an archive, that of a copy, which is removed at this process's end."""
+    """A path of it; if the package is in an archive, that of a copy, which is removed at this process's end."""
     kept = ExitStack()
     path = kept.enter_context(resources.as_file(resources.files(__package__) / "java" / "helper.jar"))
     pid = os.getpid()

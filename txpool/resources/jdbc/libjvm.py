@@ -43,7 +43,7 @@ def find_libjvm(other: Path | None = None) -> tuple[Path, int]:
 
 
 def why_not_start(library: Path, options: Sequence[str]) -> str:
-    """What Java says of these options where it refuses them; empty where it does not.
+    """What Java says of these options if it refuses them; empty if it does not.
 
     A process of its own is asked: within this one, some that do not go together end the whole process.
     """

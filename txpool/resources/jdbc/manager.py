@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txpool.config.keys import MODES
 from txpool.resources.manager import PhaseTwo, ResourceManager
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from txpool.resources.base import OpenBranch
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
+    from txpool.resources.jdbc.session import XaConnection
     from txpool.resources.recovery_access import BranchRecovery
     from txpool.sql.dialects import SqlDialect
 
@@ -68,11 +69,11 @@ class Jdbc(ResourceManager):
     def why_not_begin(self, characteristics: Characteristics) -> str:
         return ""
 
-    def sql_of(self, raw: Any) -> SqlDialect | None:
+    def sql_of(self, raw: XaConnection) -> SqlDialect | None:
         dialect: SqlDialect = raw.database.sql
         return None if raw.accepts_silent_commits else dialect
 
-    def begin_as(self, raw: Any, characteristics: Characteristics) -> None:
+    def begin_as(self, raw: XaConnection, characteristics: Characteristics) -> None:
         from txpool.resources.jdbc.driver import begin_as
 
         begin_as(raw, characteristics)
@@ -81,7 +82,9 @@ class Jdbc(ResourceManager):
         state, code = getattr(error, "sqlstate", ""), getattr(error, "vendor_code", 0)
         return hasattr(error, "java_class") and (state in _CONFLICTS or code in _LOCK_TIMEOUTS)
 
-    def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
+    def branch(
+        self, datasource: str, driver: Driver, raw: XaConnection, deadlines: Deadlines, *, file: str
+    ) -> OpenBranch:
         from txpool.resources.jdbc.branch import JdbcBranch
 
         return JdbcBranch(datasource, driver, raw, deadlines, file=file)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txpool.errors import OperationalError, described
 from txpool.findings.marks import IS_MARK
@@ -19,6 +19,9 @@ from txpool.resources.mysql.marks import MySQLStatements, looking_up, require_du
 from txpool.resources.postgresql import trust
 from txpool.resources.postgresql.marks import QUALIFIED_NAME
 from txpool.resources.postgresql.qualified import qualified, spelled
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 _READ_COMMITTED: Final = 2  # java.sql.Connection.TRANSACTION_READ_COMMITTED
 #: Derby: a lock could not be had in time.
@@ -46,11 +49,11 @@ class JdbcMarks(Marks):
         columns = _COLUMNS.format(key=key_length, text=self.text_type, made_at=self.made_at_type)
         return f"{self.creates} {table} ({columns})"
 
-    def qualified_name(self, raw: Any, table: str) -> str | None:
+    def qualified_name(self, raw: XaConnection, table: str) -> str | None:
         found = self._found(raw, table)
         return None if found is None else ".".join(map(_quoted, found))
 
-    def _found(self, raw: Any, table: str) -> tuple[str, str] | None:
+    def _found(self, raw: XaConnection, table: str) -> tuple[str, str] | None:
         """The schema and the name of a table, as the catalogue spells them."""
         metadata = call(raw.java.getMetaData)
         schema, _, name = table.rpartition(".")
@@ -66,18 +69,18 @@ class JdbcMarks(Marks):
             call(rows.close)
         return None
 
-    def require_ours(self, raw: Any, table: str, roles: Collection[str], *, writes: bool) -> None:
+    def require_ours(self, raw: XaConnection, table: str, roles: Collection[str], *, writes: bool) -> None:
         """Nothing: the grants on the table say who may write it."""
 
-    def is_sole_writer(self, raw: Any) -> bool:
+    def is_sole_writer(self, raw: XaConnection) -> bool:
         return False
 
-    def database_identity(self, raw: Any) -> str:
+    def database_identity(self, raw: XaConnection) -> str:
         return str(raw.identity)
 
     def mark(
         self,
-        raw: Any,
+        raw: XaConnection,
         table: str,
         row: dict[str, str],
         delete: Sequence[str],
@@ -91,7 +94,7 @@ class JdbcMarks(Marks):
         raw.may_have_committed = False
         raw.database.begin_again(raw)
         if identity and raw.marks_identity != identity:
-            look = f"select 1 from {table} where xid = ? and action_uid = ?"  # noqa: S608
+            look = f"select 1 from {table} where xid = ? and action_uid = ?"
             if not raw.run(self.spelled(look), [IDENTITY, identity]).fetchall():
                 raise WrongTable
             raw.marks_identity = identity
@@ -102,16 +105,16 @@ class JdbcMarks(Marks):
         self.require_durable(raw)
         return row["xid"], []
 
-    def require_durable(self, raw: Any) -> None:
-        """See to it that the COMMIT will be durable. ProgrammingError where that cannot be."""
+    def require_durable(self, raw: XaConnection) -> None:
+        """See to it that the COMMIT will be durable. ProgrammingError if that cannot be."""
 
-    def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
+    def commit_row(self, raw: XaConnection, table: str, row: str, branches: str) -> None:
         if raw.lost:
             raise Refused("COMMIT was not sent: the connection was lost before it")
         try:
             raw.database.require_begun(raw)
-            changed = raw.run(self.spelled(f"update {table} set branches = ? where xid = ?"), [branches, row])  # noqa: S608
-            whole = raw.run(self.spelled(f"select branches from {table} where xid = ?"), [row]).fetchall()  # noqa: S608
+            changed = raw.run(self.spelled(f"update {table} set branches = ? where xid = ?"), [branches, row])
+            whole = raw.run(self.spelled(f"select branches from {table} where xid = ?"), [row]).fetchall()
         except Refused:
             raise
         except Exception as error:
@@ -121,7 +124,7 @@ class JdbcMarks(Marks):
         changed.close()
         raw.commit_durably()
 
-    def begin(self, raw: Any, lock_timeout: float, *, writes: bool) -> None:
+    def begin(self, raw: XaConnection, lock_timeout: float, *, writes: bool) -> None:
         raw.autocommit = False
         raw.isolation = _READ_COMMITTED
         raw.read_only = False
@@ -129,11 +132,11 @@ class JdbcMarks(Marks):
         raw.database.begin(raw)
         self.require_durable(raw)
 
-    def wait_for_locks(self, raw: Any, seconds: float) -> None:
+    def wait_for_locks(self, raw: XaConnection, seconds: float) -> None:
         """Let the session wait so long for a lock."""
 
 
-class PostgreSQLMarks(JdbcMarks):
+class JdbcPostgreSQLMarks(JdbcMarks):
     """As over psycopg: only a table is used that trusted roles own."""
 
     made_at_type = qualified("pg_catalog.timestamptz default now() not null")
@@ -142,22 +145,22 @@ class PostgreSQLMarks(JdbcMarks):
     spelled = staticmethod(spelled)
     is_mark = IS_MARK.replace(" like ", " ~~ ")
 
-    def qualified_name(self, raw: Any, table: str) -> str | None:
+    def qualified_name(self, raw: XaConnection, table: str) -> str | None:
         rows = raw.run(QUALIFIED_NAME.format("?"), [table]).fetchall()
         return str(rows[0][0]) if rows else None
 
-    def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
+    def delete(self, driver: Driver, raw: XaConnection, table: str, keys: Sequence[str]) -> None:
         these = ", ".join("?" * len(keys))
-        driver.execute(raw, self.spelled(f"delete from {table} where xid = any (array[{these}])"), keys)  # noqa: S608
+        driver.execute(raw, self.spelled(f"delete from {table} where xid = any (array[{these}])"), keys)
 
-    def require_ours(self, raw: Any, table: str, roles: Collection[str], *, writes: bool) -> None:
+    def require_ours(self, raw: XaConnection, table: str, roles: Collection[str], *, writes: bool) -> None:
         cursor = _NamedParameters(raw)
         (trust.require_locked if writes else trust.require_relations)(cursor, table, roles=roles)
 
-    def require_durable(self, raw: Any) -> None:
+    def require_durable(self, raw: XaConnection) -> None:
         raw.run("set local synchronous_commit = on").close()
 
-    def wait_for_locks(self, raw: Any, seconds: float) -> None:
+    def wait_for_locks(self, raw: XaConnection, seconds: float) -> None:
         raw.changed = True
         raw.run(f"set lock_timeout = {max(1, int(seconds * 1000))}").close()
 
@@ -165,7 +168,7 @@ class PostgreSQLMarks(JdbcMarks):
 class _NamedParameters:
     """A cursor for statements of psycopg's parameter style: the values are written into the text."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: XaConnection) -> None:
         self._raw = raw
 
     def execute(self, statement: str, parameters: dict[str, Any] | None = None) -> Any:
@@ -183,33 +186,33 @@ def _literal(value: Any) -> str:
 
 
 class MariaDBMarks(MySQLStatements, JdbcMarks):
-    """As over Python's drivers: only where COMMIT is durable."""
+    """As over Python's drivers: only if COMMIT is durable."""
 
-    def _look_up(self, raw: Any, schema: str, name: str) -> Sequence[Any]:
+    def _look_up(self, raw: XaConnection, schema: str, name: str) -> Sequence[Any]:
         names = [schema, name] if schema else [name]
         rows: Sequence[Any] = raw.run(looking_up("?" if schema else "", "?"), names).fetchall()
         return rows
 
-    def database_identity(self, raw: Any) -> str:
+    def database_identity(self, raw: XaConnection) -> str:
         return f"{raw.identity}/{call(raw.java.getCatalog) or ''}" if raw.identity else ""
 
-    def require_durable(self, raw: Any) -> None:
+    def require_durable(self, raw: XaConnection) -> None:
         ((flush, binary_log, sync),) = raw.run(
             "select @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog"
         ).fetchall()
         require_durable(int(flush), "ON" if str(binary_log) in ("1", "True", "ON") else "OFF", int(sync))
 
-    def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
+    def delete(self, driver: Driver, raw: XaConnection, table: str, keys: Sequence[str]) -> None:
         for key in keys:  # one at a time: see `txpool.resources.mysql.marks`
-            raw.run(f"delete from {table} where xid = ?", [key]).close()  # noqa: S608
+            raw.run(f"delete from {table} where xid = ?", [key]).close()
 
-    def wait_for_locks(self, raw: Any, seconds: float) -> None:
+    def wait_for_locks(self, raw: XaConnection, seconds: float) -> None:
         raw.changed = True
         raw.run(f"set session innodb_lock_wait_timeout = {max(1, int(seconds))}").close()
 
 
 class InsertingMarks(JdbcMarks):
-    """An INSERT waits for a row of its key whose transaction is open, and fails where that commits."""
+    """An INSERT waits for a row of its key whose transaction is open, and fails if that commits."""
 
     def put_tombstone(self, table: str, row: dict[str, str]) -> Statement:
         return self._plain_insert(table, row), [*row.values()]
@@ -221,13 +224,13 @@ class InsertingMarks(JdbcMarks):
         try:
             execute(*self.put_tombstone(table, row))
         except IntegrityError:
-            execute(f"update {table} set confirmed = confirmed + 1 where xid = ?", [row["xid"]])  # noqa: S608
+            execute(f"update {table} set confirmed = confirmed + 1 where xid = ?", [row["xid"]])
 
     def write_identity(self, execute: Callable[..., Any], table: str, row: dict[str, str], former: str) -> None:
         try:
             execute(*self.put_identity(table, row, former))
         except IntegrityError:
-            change = f"update {table} set action_uid = ?, branches = ? where xid = ? and action_uid = ?"  # noqa: S608
+            change = f"update {table} set action_uid = ?, branches = ? where xid = ? and action_uid = ?"
             execute(change, [row["action_uid"], row["branches"], row["xid"], former])
 
 
@@ -237,7 +240,7 @@ class H2Marks(InsertingMarks):
     creates = _IF_NOT_EXISTS
     text_type = "character large object"
 
-    def wait_for_locks(self, raw: Any, seconds: float) -> None:
+    def wait_for_locks(self, raw: XaConnection, seconds: float) -> None:
         raw.changed = True
         raw.run(f"set lock_timeout {max(1, int(seconds * 1000))}").close()
 
@@ -250,7 +253,7 @@ class DerbyMarks(InsertingMarks):
     def read_rows(self, execute: Callable[..., Any], table: str) -> list[Any]:
         # Derby has no snapshots: who reads waits for a row whose transaction is open. Such a row is no decision yet.
         rows: list[Any] = []
-        for (key,) in execute(f"select xid from {table} with ur").fetchall():  # noqa: S608
+        for (key,) in execute(f"select xid from {table} with ur").fetchall():
             row = "select xid, transaction_manager_id, kind, branches from {} where xid = ? with cs"
             try:
                 rows += execute(row.format(table), [key]).fetchall()

@@ -19,7 +19,7 @@ class JdbcBranchRecovery(RecoveryOverOneConnection):
 
     def __init__(self, driver: Any, user: str | None) -> None:
         super().__init__(driver)
-        #: The login of the datasource's own sessions, where these connections log in as another.
+        #: The login of the datasource's own sessions, if these connections log in as another.
         self._user = user
 
     def identity(self) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Statements that end a transaction in every database that has them.
 COMMITTING: Final = frozenset({"commit", "begin", "start"})
 ROLLING_BACK: Final = frozenset({"rollback", "abort"})
-#: What they do in H2, which commits in silence where it executes one of these.
+#: What they do in H2, which commits in silence if it executes one of these.
 H2_COMMITTING: Final = frozenset(
     {"create", "drop", "alter", "truncate", "analyze", "comment", "grant", "revoke", "checkpoint", "shutdown", "backup"}
     | {"script", "runscript", "prepare"}
@@ -52,12 +52,15 @@ class XaConnection(JdbcConnection):
     settings: DataSourceSettings
     #: What is known of its database.
     database: Database
-    #: Its javax.sql.XAConnection and XAResource; None where it is a plain connection.
+    #: Its javax.sql.XAConnection and XAResource; None if it is a plain connection.
     xa_connection: Any = None
     xa: Any = None
     identity = ""
     generation = ""
     role = ""
+    #: Whether the server is MariaDB, and the number that the client was greeted with: set by MySQLSession.
+    is_mariadb: bool
+    session_number: int | None
     #: Whether it has logged in as the datasource's own user.
     logs_in_as_itself = True
     #: The identity of the table of marks that was last read over it.
@@ -70,7 +73,7 @@ class XaConnection(JdbcConnection):
     xa_ended = False
     #: A local transaction was begun by txpool.
     begun = False
-    #: The statements with which each transaction begins, where it has to be known again.
+    #: The statements with which each transaction begins, if it has to be known again.
     marker: tuple[str, ...] = ()
     #: What `Database.begin` has noted of it.
     begun_as = ""
@@ -88,8 +91,8 @@ class XaConnection(JdbcConnection):
     #: Several processes can have the database open.
     is_served = False
     #: Opens another session, and the one that was opened: it ends with this one.
-    open_beside: Callable[[], XaConnection]
-    beside: XaConnection | None = None
+    open_second_session: Callable[[], XaConnection]
+    second_session: XaConnection | None = None
     #: A statement may have changed the session: `reset` cannot restore all, and the connection is replaced.
     changed = False
     characteristics = UNSPECIFIED
@@ -116,13 +119,13 @@ class XaConnection(JdbcConnection):
         word = self.words_of(str(statement))[0]
         if word in H2_COMMITTING or word in COMMITTING:
             raise ProgrammingError(
-                f"datasource {self.settings.name}: H2 would commit the transaction in silence where it executes "
+                f"datasource {self.settings.name}: H2 would commit the transaction in silence if it executes "
                 f"{word.upper()}, so it was not sent, and nothing was done. Execute it outside the transaction; or "
                 "accept that what is done before it stays, by h2.accept = silent-commits"
             )
 
     def require_no_failure(self) -> None:
-        """`Refused` where a statement has failed: what the database says after that is no yes."""
+        """`Refused` if a statement has failed: what the database says after that is no yes."""
         if self.failed is not None and self.database.failures_doom:
             reason = " ".join(str(self.failed).split())
             raise Refused(f"a statement in it had failed, and its error was caught: {reason}") from self.failed
@@ -149,9 +152,9 @@ class XaConnection(JdbcConnection):
 
     def drop(self) -> None:
         """Close it without waiting, and its XAConnection with it. What it has prepared stays, in most databases."""
-        beside, self.beside = self.beside, None
-        if beside is not None:
-            beside.drop()
+        second_session, self.second_session = self.second_session, None
+        if second_session is not None:
+            second_session.drop()
         self.abort()
         opened, self.xa_connection = self.xa_connection, None
         if opened is not None:

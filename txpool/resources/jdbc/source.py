@@ -45,7 +45,7 @@ _URL_PARTS: Final = re.compile(r"jdbc:derby:(?P<database>[^;]+)(?P<attributes>(?
 
 
 def class_name(settings: DataSourceSettings) -> str | None:
-    """The class of its XADataSource; None where it has only a driver and a url."""
+    """The class of its XADataSource; None if it has only a driver and a url."""
     if settings.xaDataSourceClassName:
         return settings.xaDataSourceClassName
     if settings.jdbc_driver_class:
@@ -62,7 +62,7 @@ class JavaSource:
         self._has_url = "url" in settings.properties
 
     def open(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """A new XAConnection, None where there is none, and its java.sql.Connection. Starts the JVM.
+        """A new XAConnection, None if there is none, and its java.sql.Connection. Starts the JVM.
 
         `timeout` is in seconds, for drivers that know one; they count whole seconds.
         """
@@ -74,7 +74,7 @@ class JavaSource:
         if name is None:
             return None, self._by_driver(classes, user, password, options)
         java_class = classes.load(name)
-        source = self._made(java_class, name)
+        source = self._instance(java_class, name)
         setters = setters_of(java_class)
         wanted = self._properties(setters, user, password, options)
         unknown = [key for key in wanted if _spelled(key) not in setters]
@@ -98,7 +98,7 @@ class JavaSource:
         kind = _XA if settings.mode == "xa" else f"{_XA} or {_PLAIN}"
         raise ConfigurationError(f"datasource {settings.name}: {name} is no {kind}: name one of its driver's")
 
-    def _made(self, java_class: Any, name: str) -> Any:
+    def _instance(self, java_class: Any, name: str) -> Any:
         try:
             return call(java_class)
         except Exception as error:
@@ -171,7 +171,7 @@ class JavaSource:
                 f"datasource {settings.name}: jdbc.driver-class names no XADataSource, and mode = xa needs one: write "
                 "xaDataSourceClassName, or mode = cmr"
             )
-        driver = self._made(classes.load(settings.jdbc_driver_class), settings.jdbc_driver_class)
+        driver = self._instance(classes.load(settings.jdbc_driver_class), settings.jdbc_driver_class)
         properties = classes.load("java.util.Properties")()
         for key, value in {**options, "user": user, "password": password}.items():
             if value is not None:
@@ -200,7 +200,7 @@ class Setter:
         return word if word[:2].isupper() else f"{word[:1].lower()}{word[1:]}"
 
     def convert(self, text: str) -> Any:
-        """The text as the argument. ValueError or KeyError where it cannot be that."""
+        """The text as the argument. ValueError or KeyError if it cannot be that."""
         if self._type in _TEXTS:
             return text
         if self._type in _WORDS:

@@ -52,7 +52,7 @@ _ZONED: Final = {"timetz": "TIME_WITH_TIMEZONE", "timestamptz": "TIMESTAMP_WITH_
 
 
 def type_code(kind: int, jdbc_type: int, type_name: str) -> str:
-    """The type code of a column: JDBC's name of what its values are; the database's where JDBC has none."""
+    """The type code of a column: JDBC's name of what its values are; the database's if JDBC has none."""
     return _BY_KIND.get(kind) or _ZONED.get(type_name) or _NAMES.get(jdbc_type, type_name.upper() or "OTHER")
 
 

@@ -56,7 +56,7 @@ def arguments(settings: DataSourceSettings, *, recovery: bool) -> dict[str, Any]
     given: dict[str, Any] = dict(parse_qsl(url.query))
     for name in given.keys() & OF_A_LOG:
         raise ConfigurationError(
-            f"datasource {settings.name}: its url has {name}, which only log.url may have: write driver.{name}, where "
+            f"datasource {settings.name}: its url has {name}, which only log.url may have: write driver.{name}, if "
             "the driver knows it"
         )
     if url.hostname:
@@ -77,12 +77,12 @@ def arguments(settings: DataSourceSettings, *, recovery: bool) -> dict[str, Any]
 
 
 def database_in(url: SplitResult) -> str:
-    """The database that a url names; empty where it names none."""
+    """The database that a url names; empty if it names none."""
     return unquote(url.path.removeprefix("/"))
 
 
 def user_of(settings: DataSourceSettings) -> str:
-    """The user of the datasource's sessions; empty where none is named."""
+    """The user of the datasource's sessions; empty if none is named."""
     return settings.user or unquote(urlsplit(settings.url).username or "")
 
 

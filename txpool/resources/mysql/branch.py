@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txpool import failpoints
 from txpool.errors import described
@@ -14,7 +14,10 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.marks import is_hidden
 from txpool.resources.mysql.phase_two import MySQLPhaseTwo, evidence_of
-from txpool.resources.mysql.wire import OUT_OF_STEP, WARNINGS, code_of, ends_session, tells_that_rows_stay
+from txpool.resources.mysql.protocol import OUT_OF_STEP, WARNINGS, code_of, ends_session, tells_that_rows_stay
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 logger = logging.getLogger("txpool")
 
@@ -26,13 +29,15 @@ class MySQLBranch(BranchNamedAtStart):
 
     command = MySQLPhaseTwo
 
-    def __init__(self, datasource: str, driver: RowsDriver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
+    def __init__(
+        self, datasource: str, driver: RowsDriver, raw: MySQLRawConnection, deadlines: Deadlines = NO_DEADLINES
+    ) -> None:
         BranchNamedAtStart.__init__(self, datasource, driver, raw, deadlines)  # as in that
         self._driver: RowsDriver = driver
         self._session = raw.session
         #: The server has answered as to a branch that was there still.
         self._found = False
-        #: What deletes its row; None where it writes none.
+        #: What deletes its row; None if it writes none.
         self.rows_queue: RowsQueue | None = driver.rows_queue
         self._evidence = evidence_of(raw)
         if self.rows_queue is not None:
@@ -47,7 +52,7 @@ class MySQLBranch(BranchNamedAtStart):
     def start_prepare(self) -> None:
         """Send END and PREPARE in one message, and between them how long the session may be silent from then on.
 
-        Where the branch writes a row, that is the first command of the message.
+        If the branch writes a row, that is the first command of the message.
         """
         if self._ended_commands:
             raise self._ended_by_sql_error(self.record.xid.gtrid)
@@ -78,7 +83,7 @@ class MySQLBranch(BranchNamedAtStart):
             self._note_rollback_vote(error)
             raise
         self._found = ended.error is None
-        # Where END was refused, as after a deadlock, PREPARE was as well, and END's error says why.
+        # If END was refused, as after a deadlock, PREPARE was as well, and END's error says why.
         failed = ended.error or prepared.error
         if failed is None:
             self._prepare = PREPARED
@@ -105,7 +110,7 @@ class MySQLBranch(BranchNamedAtStart):
     # -- alone, or not prepared ---------------------------------------------------------------------------------
 
     def commit_one_phase(self) -> BranchOutcome:
-        """Commit the branch without preparing it. UNKNOWN where the answer was lost."""
+        """Commit the branch without preparing it. UNKNOWN if the answer was lost."""
         raw, xid = self._raw, self._raw.xid
         if self._ended_commands or raw.unrollable or not self._session.is_alive():
             self.failure = self._rollback_vote_alone()
@@ -121,7 +126,7 @@ class MySQLBranch(BranchNamedAtStart):
                 return self._rolled_back_outcome()
             error.add_note(f"datasource {self.datasource}: the reply to COMMIT was lost")
             return _UNKNOWN
-        if committed.error is None:  # END is refused where the program has sent it before
+        if committed.error is None:  # END is refused if the program has sent it before
             return self._left(_COMMITTED)
         self._found = ended.error is None or committed.code not in _NOT_FOUND
         failed = ended.error or committed.error
@@ -145,7 +150,7 @@ class MySQLBranch(BranchNamedAtStart):
         return self._rollback_vote("the connection was lost before the end")
 
     def rollback(self) -> BranchOutcome:
-        """Roll back what is not prepared: the server does so by itself where the session is lost."""
+        """Roll back what is not prepared: the server does so by itself if the session is lost."""
         raw = self._raw
         until = self._deadlines.after_decision()
         outcome = _ROLLED_BACK
@@ -153,9 +158,9 @@ class MySQLBranch(BranchNamedAtStart):
             self._dialect.rollback(self._driver, raw, until)
         elif raw.started and self._session.is_alive():
             try:
-                # END is refused where the branch can only roll back, and ROLLBACK is not.
+                # END is refused if the branch can only roll back, and ROLLBACK is not.
                 self._session.send(
-                    xa.named("end", raw.xid), xa.named("rollback", raw.xid), WARNINGS, raw.let_go_command
+                    xa.named("end", raw.xid), xa.named("rollback", raw.xid), WARNINGS, raw.release_hold_command
                 )
                 _, rolled_back, warnings, _ = self._session.receive(until)
                 raw.unrollable = raw.unrollable or tells_that_rows_stay(warnings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from txpool.config.settings import DataSourceSettings
@@ -19,9 +19,13 @@ from txpool.resources.mysql.driver import MySQLDriver
 from txpool.resources.mysql.own_tables import DENIED, quoted
 from txpool.resources.mysql.proof import account_of
 from txpool.resources.mysql.proof_findings import generation_findings, identity_findings
+from txpool.resources.mysql.protocol import code_of
 from txpool.resources.mysql.server import Server, ask, may_add_generation, may_read_generations
 from txpool.resources.mysql.staging import CREATED, PREFIX, REGISTER
-from txpool.resources.mysql.wire import code_of
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.protocol import Session
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 _WITH_TRANSACTIONS: Final = ("InnoDB", "RocksDB", "ROCKSDB", "TokuDB", "ndbcluster")
 _NAMED: Final = 5
@@ -40,7 +44,7 @@ _KEEP_OUT: Final = (
     "use no SET, temporary tables, locks by GET_LOCK, isolation level or read-only, nor pool.initial-sql; or let url "
     "lead to the server itself"
 )
-_LONGEST_TRANSACTION_SECONDS: Final = 60.0  # assumed where transactions have no timeout
+_LONGEST_TRANSACTION_SECONDS: Final = 60.0  # assumed if transactions have no timeout
 
 
 def findings(settings: DataSourceSettings, driver: MySQLDriver, *, timeout: float | None) -> Iterator[Finding]:
@@ -85,7 +89,7 @@ def _in_grant(database: str) -> str:
 
 
 def _server(
-    raw: Any, server: Server, settings: DataSourceSettings, facts: tuple[Any, ...], longest: float
+    raw: MySQLRawConnection, server: Server, settings: DataSourceSettings, facts: tuple[Any, ...], longest: float
 ) -> Iterator[Finding]:
     flush, sync, read_only, wait_timeout, user = facts
     yield ok("version", f"{server.product}, user {user}, {raw.get_host_info()}")
@@ -120,7 +124,7 @@ def _server(
 
 
 def _prepared(
-    raw: Any, driver: MySQLDriver, settings: DataSourceSettings, server: Server, user: str
+    raw: MySQLRawConnection, driver: MySQLDriver, settings: DataSourceSettings, server: Server, user: str
 ) -> Iterator[Finding]:
     try:
         listed = xa.listed(raw.session)
@@ -154,7 +158,9 @@ def _prepared(
             )
 
 
-def _generations(raw: Any, driver: MySQLDriver, settings: DataSourceSettings, user: str) -> Iterator[Finding]:
+def _generations(
+    raw: MySQLRawConnection, driver: MySQLDriver, settings: DataSourceSettings, user: str
+) -> Iterator[Finding]:
     """Whether the application adds a token, and recovery reads it; `raw` is recovery's."""
     if not settings.recovery_user:
         yield from generation_findings(may_add_generation(raw.session), user)
@@ -165,8 +171,8 @@ def _generations(raw: Any, driver: MySQLDriver, settings: DataSourceSettings, us
         yield from generation_findings(may_add_generation(own.session), str(application))
 
 
-def _registers(raw: Any, application: MySQLDriver, user: str) -> Iterator[Finding]:
-    """A warning where recovery cannot clean up what Spark's writes have left, as far as the application has any."""
+def _registers(raw: MySQLRawConnection, application: MySQLDriver, user: str) -> Iterator[Finding]:
+    """A warning if recovery cannot clean up what Spark's writes have left, as far as the application has any."""
     with suppress(Error, application.module.Error), closing(application.connect_unchecked()) as own:
         names = ", ".join(f"'{name}'" for name in (REGISTER, CREATED))
         query = "select database(), table_name from information_schema.tables where table_schema = database() "
@@ -183,15 +189,15 @@ def _registers(raw: Any, application: MySQLDriver, user: str) -> Iterator[Findin
             )
 
 
-def _may_sweep(session: Any, register: str) -> bool:
-    session.send(f"delete from {register} where false", f"drop table if exists {PREFIX}none")  # noqa: S608
+def _may_sweep(session: Session, register: str) -> bool:
+    session.send(f"delete from {register} where false", f"drop table if exists {PREFIX}none")
     return all(answer.code not in DENIED for answer in session.receive())
 
 
-def _engines(raw: Any) -> Iterator[Finding]:
+def _engines(raw: MySQLRawConnection) -> Iterator[Finding]:
     engines = ", ".join(f"'{engine}'" for engine in _WITH_TRANSACTIONS)
     names = raw.session.run(
-        "select concat(table_name, ' (', engine, ')') from information_schema.tables where table_schema = database() "  # noqa: S608
+        "select concat(table_name, ' (', engine, ')') from information_schema.tables where table_schema = database() "
         f"and table_type = 'BASE TABLE' and engine not in ({engines}) order by 1"
     )
     if names:
@@ -206,17 +212,17 @@ def _engines(raw: Any) -> Iterator[Finding]:
         )
 
 
-def _table_of_marks(raw: Any, driver: MySQLDriver, name: str) -> Iterator[Finding]:
+def _table_of_marks(raw: MySQLRawConnection, driver: MySQLDriver, name: str) -> Iterator[Finding]:
     faults = list(_table(raw, driver, name, DECISIONS))
     yield from faults
     if not faults:
         ((count, oldest),) = raw.session.run(
-            f"select count(*), timestampdiff(second, min(made_at), current_timestamp) from {name} where {IS_MARK}"  # noqa: S608
+            f"select count(*), timestampdiff(second, min(made_at), current_timestamp) from {name} where {IS_MARK}"
         )
         yield mark_count(name, int(count), float(oldest or 0))
 
 
-def _table_of_rows(raw: Any, driver: MySQLDriver, settings: DataSourceSettings) -> Iterator[Finding]:
+def _table_of_rows(raw: MySQLRawConnection, driver: MySQLDriver, settings: DataSourceSettings) -> Iterator[Finding]:
     name = settings.xa_evidence_table
     faults = list(_table(raw, driver, name, EVIDENCE))
     yield from faults
@@ -226,11 +232,11 @@ def _table_of_rows(raw: Any, driver: MySQLDriver, settings: DataSourceSettings) 
         row = "(xid, transaction_manager_id, action_uid, kind, branches) values ('', '', '', 'abort', '')"
         sessions = {own: f"insert into {name} {row}"}
         if settings.recovery_user:
-            sessions[raw] = f"delete from {name} where false"  # noqa: S608
+            sessions[raw] = f"delete from {name} where false"
         refused = [
             (each, answer)
             for each, statement in sessions.items()
-            if (answer := _refusal(each.session, statement, f"delete from {name} where xid = ''")) is not None  # noqa: S608
+            if (answer := _refusal(each.session, statement, f"delete from {name} where xid = ''")) is not None
         ]
         for each, (user, error) in refused:
             account = account_of(user)
@@ -243,19 +249,19 @@ def _table_of_rows(raw: Any, driver: MySQLDriver, settings: DataSourceSettings) 
                 f"GRANT {rights} ON {driver.marks.qualified_name(raw, name)} TO {account};",
             )
     if not refused:
-        ((count,),) = raw.session.run(f"select count(*) from {name} where {IS_MARK}")  # noqa: S608
+        ((count,),) = raw.session.run(f"select count(*) from {name} where {IS_MARK}")
         yield row_count(name, int(count))
 
 
-def _refusal(session: Any, *statements: str) -> tuple[str, Exception] | None:
-    """The session's account and the error, where it may not execute these; they leave nothing behind."""
+def _refusal(session: Session, *statements: str) -> tuple[str, Exception] | None:
+    """The session's account and the error, if it may not execute these; they leave nothing behind."""
     session.send("start transaction", *statements, "rollback", "select current_user()")
     *answers, account = session.receive()
     error = next((answer.error for answer in answers if answer.error is not None), None)
     return None if error is None else (str(account.rows[0][0]), error)
 
 
-def _table(raw: Any, driver: MySQLDriver, name: str, holds: str) -> Iterator[Finding]:
+def _table(raw: MySQLRawConnection, driver: MySQLDriver, name: str, holds: str) -> Iterator[Finding]:
     table = driver.marks.qualified_name(raw, name)
     if table is None:
         yield failure("table", f"there is no table {name}", holds, CREATE)

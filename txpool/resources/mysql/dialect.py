@@ -2,24 +2,25 @@
 
 With autocommit off, a statement begins a transaction by itself, also after the user's own COMMIT, after DDL, which
 commits, and after a deadlock, which rolls back. What is committed at the end would then be a part. So txpool sets a
-savepoint at the beginning: where it is gone, the transaction that was begun is gone.
+savepoint at the beginning: if it is gone, the transaction that was begun is gone.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txpool.characteristics import Characteristics
 from txpool.errors import TransactionRolledBack, described
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.wire import WARNINGS, Answer, code_of, ends_session, tells_that_rows_stay
+from txpool.resources.mysql.protocol import WARNINGS, CommandResult, code_of, ends_session, tells_that_rows_stay
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 _SAVEPOINT: Final = "txpool_begin"
 SET_SAVEPOINT: Final = f"savepoint {_SAVEPOINT}"
@@ -34,17 +35,17 @@ _DEFINITE: Final = frozenset({xa.DEADLOCK, xa.LOCK_TIMEOUT, 1290, 1792, 1836, xa
 class MySQLDialect:
     """Local transactions over a raw connection with a `session`."""
 
-    def in_transaction(self, raw: Any) -> bool:
+    def in_transaction(self, raw: MySQLRawConnection) -> bool:
         return bool(raw.lost or raw.started or raw.begun or raw.in_transaction)
 
-    def watch_commands(self, raw: Any) -> None:
+    def watch_commands(self, raw: MySQLRawConnection) -> None:
         """Nothing: the server's status tells what is known."""
 
-    def note_write(self, raw: Any) -> None:
+    def note_write(self, raw: MySQLRawConnection) -> None:
         """Nothing, for the same reason."""
 
     def read_only_check(
-        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, committing: bool
+        self, datasource: str, driver: Driver, raw: MySQLRawConnection, deadlines: Deadlines, *, committing: bool
     ) -> ReadOnlyCheck | None:
         """Of a transaction that was begun READ ONLY, in which the server refuses writes. Of another, whether it has
         written is not told at any bearable price: it counts as a writer. So does one that may be the second, after a
@@ -54,7 +55,7 @@ class MySQLDialect:
             return None
         return MySQLReadOnlyCheck(datasource, driver, raw, deadlines)
 
-    def commit(self, raw: Any) -> None:
+    def commit(self, raw: MySQLRawConnection) -> None:
         session = raw.session
         if not session.is_alive():
             raise Refused("COMMIT was not sent: the connection was lost before it, and the server rolls back")
@@ -72,7 +73,7 @@ class MySQLDialect:
             raise
         raw.left()
 
-    def rollback(self, driver: Driver, raw: Any, until: float | None) -> BranchOutcome:
+    def rollback(self, driver: Driver, raw: MySQLRawConnection, until: float | None) -> BranchOutcome:
         ended = raw.ended_unseen
         if not raw.session.is_alive():
             if raw.unread:  # a statement was interrupted here: the server would go on with it, and hold its locks
@@ -80,9 +81,10 @@ class MySQLDialect:
             driver.close(raw)
             return _after_rollback(raw, ended or _may_have_committed(raw))
         try:
-            for each in ("xa end", "xa rollback") if raw.started else ():
-                raw.session.send(xa.named(each.removeprefix("xa "), raw.xid))
-                raw.session.receive(until)
+            if raw.started and raw.xid is not None:
+                for verb in ("end", "rollback"):
+                    raw.session.send(xa.named(verb, raw.xid))
+                    raw.session.receive(until)
             raw.session.send(*([RELEASE] if raw.begun and not ended else []), "rollback", WARNINGS)
             *released, rolled_back, warnings = raw.session.receive(until)
             raw.unrollable = raw.unrollable or tells_that_rows_stay(warnings)
@@ -97,19 +99,19 @@ class MySQLDialect:
         return _after_rollback(raw, ended)
 
 
-def _after_rollback(raw: Any, ended: bool) -> BranchOutcome:
+def _after_rollback(raw: MySQLRawConnection, ended: bool) -> BranchOutcome:
     """What a rollback has left behind; `ended` says that the transaction had ended before, unseen."""
     if raw.unrollable:
         return BranchOutcome.COMMITTED
     return BranchOutcome.LOST if ended else BranchOutcome.ROLLED_BACK
 
 
-def _may_have_committed(raw: Any) -> bool:
-    """Whether a part of the local transaction may be committed, where the savepoint was not asked for, nor can be."""
+def _may_have_committed(raw: MySQLRawConnection) -> bool:
+    """Whether a part of the local transaction may be committed, if the savepoint was not asked for, nor can be."""
     return bool(raw.begun and raw.may_have_committed)
 
 
-def _rolled_back_by_itself(raw: Any, until: float | None) -> bool:
+def _rolled_back_by_itself(raw: MySQLRawConnection, until: float | None) -> bool:
     """Whether the server, and not the program, may have ended the transaction: then it has rolled back."""
     if raw.rolled_back:
         return True
@@ -119,7 +121,7 @@ def _rolled_back_by_itself(raw: Any, until: float | None) -> bool:
     return str(whole) in ("1", "ON")
 
 
-def begin(raw: Any) -> None:
+def begin(raw: MySQLRawConnection) -> None:
     """Begin the local transaction, with the savepoint, in one message. The server's error."""
     raw.begins_anew()
     session = raw.session
@@ -141,8 +143,8 @@ def beginning_as(characteristics: Characteristics) -> tuple[str, ...]:
     return (f"set transaction {', '.join(parts)}",) if parts else ()
 
 
-def require_begun(raw: Any) -> None:
-    """`Refused` where the transaction that txpool has begun is not the one that is open now."""
+def require_begun(raw: MySQLRawConnection) -> None:
+    """`Refused` if the transaction that txpool has begun is not the one that is open now."""
     if raw.begun:
         raw.session.send(RELEASE)
         (answer,) = raw.session.receive()
@@ -152,8 +154,8 @@ def require_begun(raw: Any) -> None:
         raise _rolled_back(raw)
 
 
-def require_released(raw: Any, answer: Answer) -> None:
-    """`Refused` where the answer to RELEASE says that the transaction which was begun is gone."""
+def require_released(raw: MySQLRawConnection, answer: CommandResult) -> None:
+    """`Refused` if the answer to RELEASE says that the transaction which was begun is gone."""
     if raw.rolled_back:
         raise _rolled_back(raw)
     if answer.code == xa.DEADLOCK:  # by a node of a Galera cluster, for a commit on another node
@@ -171,14 +173,14 @@ def require_released(raw: Any, answer: Answer) -> None:
     raw.may_have_committed = False
 
 
-def _rolled_back(raw: Any) -> Refused:
+def _rolled_back(raw: MySQLRawConnection) -> Refused:
     return Refused(f"the server has rolled the transaction back, and its error was caught ({raw.rolled_back})")
 
 
 class MySQLReadOnlyCheck:
     """A transaction that was begun READ ONLY: the server itself has refused whatever would write."""
 
-    def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines) -> None:
+    def __init__(self, datasource: str, driver: Driver, raw: MySQLRawConnection, deadlines: Deadlines) -> None:
         self.datasource = datasource
         self._driver = driver
         self._raw = raw
@@ -199,7 +201,10 @@ class MySQLReadOnlyCheck:
 
     def start_commit(self) -> None:
         raw = self._raw
-        raw.session.send(*((xa.named("end", raw.xid), xa.one_phase(raw.xid)) if raw.started else ("commit",)))
+        if raw.started and raw.xid is not None:
+            raw.session.send(xa.named("end", raw.xid), xa.one_phase(raw.xid))
+        else:
+            raw.session.send("commit")
 
     def await_commit(self) -> None:
         for answer in self._raw.session.receive(self._deadlines.after_decision()):

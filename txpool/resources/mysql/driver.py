@@ -23,13 +23,14 @@ from txpool.resources.mysql.dialect import MySQLDialect, begin, beginning_as
 from txpool.resources.mysql.marks import MySQLMarks
 from txpool.resources.mysql.pooler import DO, refused
 from txpool.resources.mysql.proof import warn_unproven
+from txpool.resources.mysql.protocol import code_of
 from txpool.resources.mysql.server import add_generation, ask, assign_identity, has_generation
 from txpool.resources.mysql.session import text_of
-from txpool.resources.mysql.wire import code_of
 from txpool.sql.dialects import MYSQL
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 _CANCEL_TIMEOUT: Final = 5.0
 #: Seconds that a connect has at least, however short its timeout.
@@ -43,10 +44,7 @@ add_driver(type_objects)
 
 
 class MySQLDriver(ABC):
-    """MariaDB and MySQL. Thread-safe; a raw connection has one user at a time.
-
-    A raw connection has the attributes of `SessionState`, and a `session` for commands of txpool's own.
-    """
+    """MariaDB and MySQL. Thread-safe; a raw connection has one user at a time."""
 
     module: ClassVar[Any]
     #: The class of the driver's ordinary cursors.
@@ -57,12 +55,12 @@ class MySQLDriver(ABC):
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self._settings = settings
         self._recovery = recovery
-        #: The table of its branches' rows, and what deletes them; None where its branches write none.
+        #: The table of its branches' rows, and what deletes them; None if its branches write none.
         self.rows, self.rows_queue = rows_of(settings, self)
         self._always_reset = settings.pool_reset == "always"
         #: Recovery begins as it must.
         self._characteristics = UNSPECIFIED if recovery else settings.characteristics
-        #: This process's token of the server's generation; empty before the first connection, and where it is refused.
+        #: This process's token of the server's generation; empty before the first connection, and if it is refused.
         self._generation = ""
         self.roles = tuple(filter(None, (user_of(settings), settings.recovery_user)))
 
@@ -72,10 +70,10 @@ class MySQLDriver(ABC):
 
     @staticmethod
     @abstractmethod
-    def open_raw(options: dict[str, Any], timeout: float | None) -> Any:
+    def open_raw(options: dict[str, Any], timeout: float | None) -> MySQLRawConnection:
         """A raw connection in autocommit mode, with its `session`; `timeout` is in seconds. The driver's own errors."""
 
-    def connect(self, timeout: float | None = None) -> Any:
+    def connect(self, timeout: float | None = None) -> MySQLRawConnection:
         timeout = within_step_timeout(timeout)
         until = None if timeout is None else monotonic() + max(timeout, _LEAST_CONNECT_TIMEOUT)
         with translated():
@@ -88,7 +86,7 @@ class MySQLDriver(ABC):
                 raise
         return raw
 
-    def connect_unchecked(self, until: float | None = None) -> Any:
+    def connect_unchecked(self, until: float | None = None) -> MySQLRawConnection:
         """A raw connection in autocommit mode, also to a server that no branch can be trusted to; it creates nothing.
 
         `until` is when to stop waiting, by the monotonic clock.
@@ -104,8 +102,8 @@ class MySQLDriver(ABC):
         raw.is_mariadb = "mariadb" in str(raw.get_server_info()).lower()
         return raw
 
-    def _identify(self, raw: Any, until: float | None) -> None:
-        """Ask who the server is. ConfigurationError where no branch can be trusted to it."""
+    def _identify(self, raw: MySQLRawConnection, until: float | None) -> None:
+        """Ask who the server is. ConfigurationError if no branch can be trusted to it."""
         # MySQL's greeting does not tell what the server's default is, and mysqlclient believes it.
         server = ask(raw.session, "set autocommit = 1", until=until)
         raw.direct, raw.node, raw.wait_timeout = server.direct, server.node, server.wait_timeout
@@ -132,7 +130,7 @@ class MySQLDriver(ABC):
         if self._settings.mode == "xa" and not self._recovery and not proven:
             warn_unproven(self._settings, raw.session, identified=bool(raw.identity))
 
-    def _begin_session(self, raw: Any, until: float | None) -> None:
+    def _begin_session(self, raw: MySQLRawConnection, until: float | None) -> None:
         # Last: a session that is read-only could not add an identity or a generation.
         raw.session.send(*self._session_commands())
         for answer in raw.session.receive(until):
@@ -145,15 +143,15 @@ class MySQLDriver(ABC):
         begin = (each.replace("set", "set session", 1) for each in beginning_as(self._characteristics))
         return _TRACK, *begin, "set autocommit = 0"
 
-    def execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
+    def execute(self, raw: MySQLRawConnection, statement: str, parameters: Sequence[Any] = ()) -> Any:
         cursor = self.cursor_class(raw)
         cursor.execute(statement, parameters or None)
         return cursor
 
-    def is_open(self, raw: Any) -> bool:
+    def is_open(self, raw: MySQLRawConnection) -> bool:
         return not raw.lost
 
-    def is_clean(self, raw: Any) -> bool:
+    def is_clean(self, raw: MySQLRawConnection) -> bool:
         return not (
             raw.lost
             or raw.changed
@@ -167,7 +165,7 @@ class MySQLDriver(ABC):
             or raw.has_results
         )
 
-    def reset(self, raw: Any, timeout: float | None = None) -> None:
+    def reset(self, raw: MySQLRawConnection, timeout: float | None = None) -> None:
         until = None if timeout is None else monotonic() + timeout
         if raw.lost:
             raise OperationalError(f"datasource {self._settings.name}: a connection was left while it executed")
@@ -187,7 +185,7 @@ class MySQLDriver(ABC):
         raw.begins_anew()
         raw.xid = None
 
-    def _restore(self, raw: Any, until: float | None) -> None:
+    def _restore(self, raw: MySQLRawConnection, until: float | None) -> None:
         self._reset_session(raw)
         raw.wait_timeout = 0  # the server's may be another one now
         for command in self._session_commands():
@@ -197,25 +195,25 @@ class MySQLDriver(ABC):
                 self._run_initial(raw, own, until)
         raw.changed = False
 
-    def start_session(self, raw: Any, statement: str, timeout: float | None) -> None:
+    def start_session(self, raw: MySQLRawConnection, statement: str, timeout: float | None) -> None:
         """As `SessionStarter.start_session`."""
         raw.wait_timeout = 0  # the statement may set it
         with translated():
             self._run_initial(raw, statement, None if timeout is None else monotonic() + timeout)
         raw.initial_sql = statement
 
-    def _run_initial(self, raw: Any, statement: str, until: float | None) -> None:
+    def _run_initial(self, raw: MySQLRawConnection, statement: str, until: float | None) -> None:
         raw.session.run(statement, until)
         raw.session.run("commit", until)
 
-    def ping(self, raw: Any, timeout: float | None = None) -> None:
+    def ping(self, raw: MySQLRawConnection, timeout: float | None = None) -> None:
         with translated():
             raw.session.ping(None if timeout is None else monotonic() + timeout, timeout)
 
-    def close(self, raw: Any) -> None:
+    def close(self, raw: MySQLRawConnection) -> None:
         raw.break_off()
 
-    def cancel(self, raw: Any, timeout: float | None = None) -> None:
+    def cancel(self, raw: MySQLRawConnection, timeout: float | None = None) -> None:
         # The thread that waits for the statement gets its error.
         if not raw.direct:  # the number is a pooler's, and on the server maybe a stranger's
             raw.hang_up()
@@ -226,8 +224,8 @@ class MySQLDriver(ABC):
                 return
             other.session.run(f"kill query {raw.session_number}", monotonic() + (timeout or _CANCEL_TIMEOUT))
 
-    def begin(self, raw: Any, label: str = "") -> bool:
-        """Begin the branch or the local transaction, where neither is begun. MariaDB has no name for a session."""
+    def begin(self, raw: MySQLRawConnection, label: str = "") -> bool:
+        """Begin the branch or the local transaction, if neither is begun. MariaDB has no name for a session."""
         if raw.started or raw.begun:
             return True
         try:
@@ -237,7 +235,7 @@ class MySQLDriver(ABC):
             raise
         return True
 
-    def _begin(self, raw: Any) -> None:
+    def _begin(self, raw: MySQLRawConnection) -> None:
         if raw.xid is None:
             if self._settings.mode == "xa":  # else the statement would be outside the transaction
                 raise InternalError(f"datasource {self._settings.name}: its branch has no name")
@@ -261,14 +259,14 @@ class MySQLDriver(ABC):
     def reached_server(self, error: BaseException) -> bool:
         return code_of(error) > 0
 
-    def note_failure(self, raw: Any, raw_cursor: Any, error: BaseException) -> None:
+    def note_failure(self, raw: MySQLRawConnection, raw_cursor: Any, error: BaseException) -> None:
         if code_of(error) in xa.WHOLE_ROLLED_BACK:
             raw.rolled_back = raw.rolled_back or str(error)
         elif code_of(error) == xa.LOCK_TIMEOUT:
             raw.timed_out = True
 
-    def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
-        """As `Driver.ended_by`. NotSupportedError where the statement has written what no rollback undoes.
+    def ended_by(self, raw: MySQLRawConnection, raw_cursor: Any) -> str | None:
+        """As `Driver.ended_by`. NotSupportedError if the statement has written what no rollback undoes.
 
         Once in a transaction: those that follow have done what they should, and whoever repeats them does it twice.
         """

@@ -8,7 +8,7 @@ from weakref import ref
 
 
 class _Inherited(Protocol):
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """In a forked child: keep no way to the parent's session, and send nothing."""
 
 
@@ -17,7 +17,7 @@ class _Inherited(Protocol):
 _opened: dict[int, ref[_Inherited]] = {}
 
 
-def let_go_after_fork(raw: _Inherited) -> None:
+def abandon_after_fork(raw: _Inherited) -> None:
     """From now on each forked child lets go of this connection."""
     key = id(raw)
     _opened[key] = ref(raw, lambda _: _opened.pop(key, None))
@@ -27,7 +27,7 @@ def _after_fork_in_child() -> None:
     inherited = [raw for each in list(_opened.values()) if (raw := each()) is not None]
     _opened.clear()
     for raw in inherited:
-        raw.let_go()
+        raw.abandon()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

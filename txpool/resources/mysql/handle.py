@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from txpool.dbapi.connection import Connection
 from txpool.dbapi.cursor import BY_NAME, Cursor
 from txpool.dbapi.refusals import autocommit_refused
 from txpool.errors import ProgrammingError
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 
 class MySQLCursor(Cursor):
@@ -96,5 +99,5 @@ class MySQLConnection(Connection):
     def _leave_block(self, *, failed: bool) -> None:
         self.close()  # the drivers' blocks end so, and what was not committed rolls back
 
-    def has_work(self, raw: Any) -> bool:
+    def has_work(self, raw: MySQLRawConnection) -> bool:
         return not raw.lost and bool(raw.started or raw.in_transaction)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txpool.config.keys import MODES
 from txpool.resources.manager import PhaseTwo, ResourceManager
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from txpool.resources.mysql.branch import MySQLBranch
     from txpool.resources.mysql.driver import MySQLDriver
     from txpool.resources.mysql.staging import MySQLStaging
+    from txpool.resources.mysql.state import MySQLRawConnection
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery
 
@@ -70,14 +71,16 @@ class MySQL(ResourceManager):
     def why_not_begin(self, characteristics: Characteristics) -> str:
         return ""
 
-    def begin_as(self, raw: Any, characteristics: Characteristics) -> None:
+    def begin_as(self, raw: MySQLRawConnection, characteristics: Characteristics) -> None:
         raw.characteristics = characteristics
 
     def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
         code = error.args[0] if error.args else None
         return type(error).__module__.partition(".")[0] in ("pymysql", "MySQLdb") and code in _CONFLICTS
 
-    def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
+    def branch(
+        self, datasource: str, driver: Driver, raw: MySQLRawConnection, deadlines: Deadlines, *, file: str
+    ) -> OpenBranch:
         return _branch_class()(datasource, driver, raw, deadlines)  # type: ignore[arg-type]
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import ProgrammingError, described
 from txpool.resources.base import Refused
@@ -12,7 +12,11 @@ from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.dialect import RELEASE, SET_SAVEPOINT, MySQLDialect, require_released
-from txpool.resources.mysql.wire import Session
+from txpool.resources.mysql.protocol import Session
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.raw import RawConnection
 
 _DIALECT: Final = MySQLDialect()
 _DUPLICATE: Final = 1062
@@ -20,7 +24,7 @@ _DURABLE: Final = "select @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_bi
 
 
 class MySQLStatements(Marks):
-    """The SQL of a table of marks in MariaDB and MySQL, over any driver. It is of InnoDB: another engine is refused."""
+    """The SQL of a table of marks in MariaDB and MySQL, over any driver. Its engine must be InnoDB."""
 
     made_at_type = "timestamp not null default current_timestamp"
 
@@ -43,7 +47,7 @@ class MySQLStatements(Marks):
         change += f", action_uid = if({same}, values(action_uid), action_uid)"
         return f"{self._plain_insert(table, row)} on duplicate key update {change}", [*row.values(), former, former]
 
-    def qualified_name(self, raw: Any, table: str) -> str | None:
+    def qualified_name(self, raw: RawConnection, table: str) -> str | None:
         schema, _, name = table.rpartition(".")
         rows = self._look_up(raw, schema, name)
         if not rows:
@@ -57,7 +61,7 @@ class MySQLStatements(Marks):
         return f"`{found_schema}`.`{found}`"
 
     @abstractmethod
-    def _look_up(self, raw: Any, schema: str, name: str) -> Sequence[Any]:
+    def _look_up(self, raw: RawConnection, schema: str, name: str) -> Sequence[Any]:
         """Execute `looking_up`."""
 
 
@@ -66,23 +70,23 @@ class MySQLMarks(MySQLStatements):
 
     parameter = "%s"
 
-    def _look_up(self, raw: Any, schema: str, name: str) -> Sequence[Any]:
+    def _look_up(self, raw: MySQLRawConnection, schema: str, name: str) -> Sequence[Any]:
         quoted = raw.session.quoted
         rows: Sequence[Any] = raw.session.run(looking_up(quoted(schema) if schema else "", quoted(name)))
         return rows
 
-    def require_ours(self, raw: Any, table: str, roles: Collection[str], *, writes: bool) -> None:
+    def require_ours(self, raw: MySQLRawConnection, table: str, roles: Collection[str], *, writes: bool) -> None:
         """Nothing: a table has no owner here. The grants on it say who may write it, and `txpool check` shows them."""
 
-    def is_sole_writer(self, raw: Any) -> bool:
+    def is_sole_writer(self, raw: MySQLRawConnection) -> bool:
         return False
 
-    def database_identity(self, raw: Any) -> str:
+    def database_identity(self, raw: MySQLRawConnection) -> str:
         return f"{raw.identity}/{raw.database_name}" if raw.identity else ""
 
     def mark(
         self,
-        raw: Any,
+        raw: MySQLRawConnection,
         table: str,
         row: dict[str, str],
         delete: Sequence[str],
@@ -97,7 +101,7 @@ class MySQLMarks(MySQLStatements):
             raise Refused("a table without transactions was written, which no rollback undoes")
         literals = ", ".join(map(session.quoted, row.values()))
         unchecked = bool(identity) and raw.marks_identity != identity
-        # All commands travel together. Where the program has switched autocommit on, its transaction is gone, as
+        # All commands travel together. If the program has switched autocommit on, its transaction is gone, as
         # RELEASE says, and the row would be a decision at once.
         condition = "from dual where @@session.autocommit = 0"
         if unchecked:
@@ -132,17 +136,17 @@ class MySQLMarks(MySQLStatements):
         raw.marks_identity = identity
         return row["xid"], [*delete]
 
-    def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
+    def commit_row(self, raw: MySQLRawConnection, table: str, row: str, branches: str) -> None:
         session = raw.session
         if not session.is_alive():
             raise Refused("COMMIT was not sent: the connection was lost before it")
         key = f"xid = {session.quoted(row)}"
         # Without a strict sql_mode, a value that is too long is cut, and only a warning says so.
-        look = f"select 1 from {table} where {key} and length(branches) = {len(branches.encode())}"  # noqa: S608
+        look = f"select 1 from {table} where {key} and length(branches) = {len(branches.encode())}"
         try:
             session.send(
                 RELEASE,
-                f"update {table} set branches = {session.quoted(branches)} where {key}",  # noqa: S608
+                f"update {table} set branches = {session.quoted(branches)} where {key}",
                 *(() if raw.strict else (look,)),
             )
             released, updated, *whole = session.receive()
@@ -159,13 +163,13 @@ class MySQLMarks(MySQLStatements):
             )
         _DIALECT.commit(raw)
 
-    def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
+    def delete(self, driver: Driver, raw: MySQLRawConnection, table: str, keys: Sequence[str]) -> None:
         raw.session.send(*_deletes(raw.session, table, keys))
         for answer in raw.session.receive():
             if answer.error is not None:
                 raise answer.error
 
-    def begin(self, raw: Any, lock_timeout: float, *, writes: bool) -> None:
+    def begin(self, raw: MySQLRawConnection, lock_timeout: float, *, writes: bool) -> None:
         for statement in (
             f"set session innodb_lock_wait_timeout = {max(1, int(lock_timeout))}",
             "set session transaction isolation level read committed, read write",  # also for what follows DDL
@@ -177,13 +181,13 @@ class MySQLMarks(MySQLStatements):
 def looking_up(schema: str, name: str) -> str:
     """The statement that finds a table, and its engine. Both are literals or parameters; no schema is the session's."""
     return (
-        "select table_schema, table_name, engine from information_schema.tables "  # noqa: S608
+        "select table_schema, table_name, engine from information_schema.tables "
         f"where table_schema = {schema or 'database()'} and table_name = {name}"
     )
 
 
 def require_durable(flush: object, binary_log: object, sync: object) -> None:
-    """ProgrammingError where a COMMIT does not survive a crash: the server's settings can change at any time."""
+    """ProgrammingError if a COMMIT does not survive a crash: the server's settings can change at any time."""
     if str(flush) != "1":
         why = f"innodb_flush_log_at_trx_commit = {flush}"
     elif str(binary_log) in ("1", "ON") and str(sync) != "1":
@@ -193,8 +197,8 @@ def require_durable(flush: object, binary_log: object, sync: object) -> None:
     raise ProgrammingError(f"{why} does not survive a crash, and a mark must: set it to 1. Nothing is committed")
 
 
-def is_hidden(raw: Any, table: str) -> bool:
-    """Whether a temporary table of this session hides the table. Asked only where the session was changed."""
+def is_hidden(raw: MySQLRawConnection, table: str) -> bool:
+    """Whether a temporary table of this session hides the table. Asked only if the session was changed."""
     return raw.changed and _is_temporary(raw.session.run(f"show create table {table}"))
 
 
@@ -205,4 +209,4 @@ def _is_temporary(created: Sequence[Any]) -> bool:
 
 def _deletes(session: Session, table: str, keys: Sequence[str]) -> list[str]:
     # One for each row: for many keys the server reads the whole table, and waits for rows that are not committed.
-    return [f"delete from {table} where xid = {session.quoted(key)}" for key in keys]  # noqa: S608
+    return [f"delete from {table} where xid = {session.quoted(key)}" for key in keys]

@@ -7,11 +7,15 @@ make one first: of another engine, or a view. Such a table is refused.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.resources.mysql.wire import Session, code_of
+from txpool.resources.mysql.protocol import Session, code_of
 from txpool.resources.records import FORMAT, require_format
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.raw import SqlCursor
 
 NO_TABLE: Final = 1146
 INNODB: Final = "InnoDB"
@@ -21,8 +25,8 @@ _WHY: Final = {INNODB: "whose rows commit or roll back with the work", MEMORY: "
 DENIED: Final = frozenset({1044, 1142, 1143, 1227})
 
 
-def require_database(raw: Any, datasource: str) -> str:
-    """The database of the session, quoted for SQL. ProgrammingError where its url names none."""
+def require_database(raw: MySQLRawConnection, datasource: str) -> str:
+    """The database of the session, quoted for SQL. ProgrammingError if its url names none."""
     name: str = raw.database_name
     if not name:
         raise ProgrammingError(
@@ -49,9 +53,9 @@ def create_table(session: Session, name: str, columns: str, *, engine: str = INN
 
 
 def _is_ours(session: Session, name: str, engine: str) -> bool:
-    """Whether the table exists; an error where it is not as `create_table` makes it."""
+    """Whether the table exists; an error if it is not as `create_table` makes it."""
     rows = session.run(
-        "select table_type, engine, table_comment from information_schema.tables "  # noqa: S608
+        "select table_type, engine, table_comment from information_schema.tables "
         f"where table_schema = database() and table_name = {session.quoted(name)}"
     )
     if not rows:
@@ -67,14 +71,15 @@ def _is_ours(session: Session, name: str, engine: str) -> bool:
     return True
 
 
-def database_of(cursor: Any) -> str:
+def database_of(cursor: SqlCursor) -> str:
     """The database that the cursor's session began in, quoted for SQL: USE may have left it."""
     return quoted(raw_of(cursor).database_name)
 
 
-def raw_of(cursor: Any) -> Any:
+def raw_of(cursor: SqlCursor) -> MySQLRawConnection:
     """The physical connection of a cursor, which may be the driver's own."""
-    return getattr(cursor, "raw", cursor).connection
+    raw: MySQLRawConnection = getattr(cursor, "raw", cursor).connection
+    return raw
 
 
 def quoted(name: str) -> str:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import translated
 from txpool.resources.mysql.own_tables import create_table, database_of, require_database
-from txpool.resources.mysql.wire import code_of
+from txpool.resources.mysql.protocol import code_of
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.resources.raw import SqlCursor
 
 _PARTITIONS: Final = "txpool_spark_partitions"
 _PARTITION_COLUMNS: Final = """
@@ -33,25 +34,25 @@ class MySQLPartitions:
             raw.session.run("set autocommit = 1")
             create_table(raw.session, _PARTITIONS, _PARTITION_COLUMNS)
 
-    def claim(self, cursor: Any, key: Sequence[Any]) -> int | None:
+    def claim(self, cursor: SqlCursor, key: Sequence[Any]) -> int | None:
         table, bound = _qualified(cursor), _bound(key)
         cursor.execute(f"set session innodb_lock_wait_timeout = {_ATTEMPT_SECONDS}")
         try:
-            cursor.execute(f"insert into {table} (transaction_id, target, part) values (%s, %s, %s)", bound)  # noqa: S608
+            cursor.execute(f"insert into {table} (transaction_id, target, part) values (%s, %s, %s)", bound)
         except Exception as error:
             if code_of(error) != _DUPLICATE:
                 raise
         else:
             return None
-        cursor.execute(f"select row_count from {table} where {_KEY} lock in share mode", bound)  # noqa: S608
+        cursor.execute(f"select row_count from {table} where {_KEY} lock in share mode", bound)
         (rows,) = cursor.fetchone()
         return int(rows)
 
-    def finish(self, cursor: Any, key: Sequence[Any], rows: int) -> None:
-        cursor.execute(f"update {_qualified(cursor)} set row_count = %s where {_KEY}", [rows, *_bound(key)])  # noqa: S608
+    def finish(self, cursor: SqlCursor, key: Sequence[Any], rows: int) -> None:
+        cursor.execute(f"update {_qualified(cursor)} set row_count = %s where {_KEY}", [rows, *_bound(key)])
 
 
-def _qualified(cursor: Any) -> str:
+def _qualified(cursor: SqlCursor) -> str:
     return f"{database_of(cursor)}.{_PARTITIONS}"
 
 

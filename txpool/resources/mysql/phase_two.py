@@ -1,25 +1,28 @@
 """Phase two of a prepared branch in MariaDB or MySQL: XA COMMIT or XA ROLLBACK, and what the answer means.
 
 No evidence of how a branch has ended stays on the server, but for the row that it may have written (`branch_rows`). So
-absent is not lost. After a COMMIT whose answer was lost, a branch that is listed no more, on the server that has
-prepared it, has committed: nobody else ends it otherwise, but an administrator by hand, which only the row shows.
+absent is not lost. If the answer to a COMMIT is lost, and the same server does not list the branch any more, the branch
+has committed. Only an administrator could have ended it otherwise, by hand. Only the row shows that.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txpool.resources.base import BranchOutcome
-from txpool.resources.branches.phase_two import DONE, ROLLBACK, Ended, PhaseTwoCommand, PhaseTwoReply
+from txpool.resources.branches.phase_two import DONE, ROLLBACK, PhaseTwoCommand, PhaseTwoReply, ReplyKind
 from txpool.resources.mysql import xa
+from txpool.resources.mysql.protocol import WARNINGS, ends_session, tells_that_rows_stay
 from txpool.resources.mysql.server import has_generation
-from txpool.resources.mysql.wire import WARNINGS, ends_session, tells_that_rows_stay
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 #: The evidence that a record has of its server: see `server.GENERATIONS_TABLE`.
 _GENERATION: Final = "generation"
 
 
-def evidence_of(raw: Any) -> dict[str, str]:
+def evidence_of(raw: MySQLRawConnection) -> dict[str, str]:
     """What a record keeps of the server, for a branch that is prepared on it while this session is there."""
     return {_GENERATION: raw.generation} if raw.generation else {}
 
@@ -34,23 +37,23 @@ class MySQLPhaseTwo(PhaseTwoCommand):
     )
 
     @staticmethod
-    def can_send(raw: Any) -> bool:
+    def can_send(raw: MySQLRawConnection) -> bool:
         return bool(raw.session.is_alive())
 
     @staticmethod
-    def begin_session(raw: Any, until: float | None) -> None:
+    def begin_session(raw: MySQLRawConnection, until: float | None) -> None:
         raw.session.run("set autocommit = 1", until)  # else the server takes the end for work outside the branch
 
-    def _send(self, raw: Any) -> None:
+    def _send(self, raw: MySQLRawConnection) -> None:
         command = xa.named(self._verb.word, self._record.xid)
         if raw is not self._own:
             raw.session.send(command)
         elif self._verb is ROLLBACK:
-            raw.session.send(command, WARNINGS, raw.let_go_command)
+            raw.session.send(command, WARNINGS, raw.release_hold_command)
         else:
-            raw.session.send(command, raw.let_go_command)
+            raw.session.send(command, raw.release_hold_command)
 
-    def _receive(self, raw: Any) -> PhaseTwoReply:
+    def _receive(self, raw: MySQLRawConnection) -> PhaseTwoReply:
         answer, *others = raw.session.receive(self._until)
         own = raw is self._own
         if own and self._verb is ROLLBACK:
@@ -61,17 +64,17 @@ class MySQLPhaseTwo(PhaseTwoCommand):
             raise answer.error
         if answer.code in xa.ROLLED_BACK:
             # Of another session's branch it says that nothing was written, whichever outcome was decided.
-            return PhaseTwoReply(Ended.BY_ITSELF, str(answer.error), BranchOutcome.ROLLED_BACK) if own else DONE
+            return PhaseTwoReply(ReplyKind.BY_ITSELF, str(answer.error), BranchOutcome.ROLLED_BACK) if own else DONE
         # To the session that has prepared it, too: MySQL lets go of it at PREPARE.
-        return PhaseTwoReply(Ended.GONE if answer.code == xa.NOTA else Ended.REFUSED, str(answer.error))
+        return PhaseTwoReply(ReplyKind.GONE if answer.code == xa.NOTA else ReplyKind.REFUSED, str(answer.error))
 
-    def _is_listed(self, raw: Any) -> bool:
+    def _is_listed(self, raw: MySQLRawConnection) -> bool:
         return self._record.xid in xa.listed(raw.session, self._until)
 
-    def _identity(self, raw: Any) -> str:
+    def _identity(self, raw: MySQLRawConnection) -> str:
         return str(raw.identity)
 
-    def _is_same_generation(self, raw: Any) -> bool:
+    def _is_same_generation(self, raw: MySQLRawConnection) -> bool:
         token = self._record.evidence.get(_GENERATION, "")
         return bool(self._record.identity) and has_generation(raw.session, token, self._until)
 

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.mysql.own_tables import DENIED, NO_TABLE
+from txpool.resources.mysql.protocol import code_of
 from txpool.resources.mysql.server import (
     CREATE_GENERATIONS,
     CREATE_IDENTITY,
@@ -19,11 +20,10 @@ from txpool.resources.mysql.server import (
     refusal_of_generation,
     refusal_of_identity,
 )
-from txpool.resources.mysql.wire import code_of
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
-    from txpool.resources.mysql.wire import Session
+    from txpool.resources.mysql.protocol import Session
 
 logger = logging.getLogger("txpool")
 
@@ -46,7 +46,7 @@ def identity_statements(account: str) -> tuple[str, ...]:
     """What an administrator of MariaDB executes, so that the account can read the server's identity."""
     return (
         *CREATE_IDENTITY,
-        f"INSERT IGNORE INTO {IDENTITY_TABLE} VALUES (1, LEFT(SHA2(UUID(), 256), 24))",  # noqa: S608
+        f"INSERT IGNORE INTO {IDENTITY_TABLE} VALUES (1, LEFT(SHA2(UUID(), 256), 24))",
         f"GRANT SELECT ON {IDENTITY_TABLE} TO {account}",
     )
 

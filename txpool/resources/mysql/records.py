@@ -11,11 +11,12 @@ from weakref import WeakSet
 from txpool.errors import translated
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.own_tables import NO_TABLE, create_table, database_of, require_database
-from txpool.resources.mysql.wire import code_of
+from txpool.resources.mysql.protocol import code_of
 from txpool.resources.records import EarlierRun, RecordsTable
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.resources.raw import SqlCursor
 
 _NAME: Final = "txpool_spark_writes"
 _DUPLICATE: Final = 1062
@@ -63,7 +64,7 @@ class MySQLRecords(RecordsTable):
                     self._checked.discard(source)
                 raise
 
-    def create(self, source: DataSource, cursor: Any) -> None:
+    def create(self, source: DataSource, cursor: SqlCursor | None) -> None:
         with _outside_pool(source) as raw:
             require_database(raw, source.name)
             raw.session.run("set session transaction read write")  # its transaction may write, whatever the default is
@@ -77,7 +78,7 @@ class MySQLRecords(RecordsTable):
         with _outside_pool(source) as raw:
             return self.read(source.driver_adapter.cursor_class(raw), transaction_id, target)  # type: ignore[attr-defined]
 
-    def insert(self, cursor: Any, record: list[Any], lock_timeout: int) -> bool | None:
+    def insert(self, cursor: SqlCursor, record: list[Any], lock_timeout: int) -> bool | None:
         cursor.execute("select @@session.innodb_lock_wait_timeout")
         (former,) = cursor.fetchone()
         self._wait_for(cursor, max(1, lock_timeout // 1000))
@@ -96,11 +97,11 @@ class MySQLRecords(RecordsTable):
                 return None
             raise
         finally:
-            with suppress(Exception):  # where the session is lost
+            with suppress(Exception):  # if the session is lost
                 self._wait_for(cursor, former)
         return True
 
-    def read(self, cursor: Any, transaction_id: str, target: str) -> EarlierRun | None:
+    def read(self, cursor: SqlCursor, transaction_id: str, target: str) -> EarlierRun | None:
         found = self._execute(cursor, _READ, [transaction_id, target]).fetchone()
         if found is None:
             return None
@@ -108,24 +109,24 @@ class MySQLRecords(RecordsTable):
         made_at = None if made is None else datetime.fromtimestamp(float(made), UTC)
         return EarlierRun(gtrid, mode, plan, partitions, rows, batch, made_at)
 
-    def finish(self, cursor: Any, transaction_id: str, target: str, partitions: int, rows: int | None) -> None:
+    def finish(self, cursor: SqlCursor, transaction_id: str, target: str, partitions: int, rows: int | None) -> None:
         statement = "update {table} set partitions = %s, row_count = %s where transaction_id = %s and target = %s"
         self._execute(cursor, statement, [partitions, rows, transaction_id, target], key=2)
 
-    def keep(self, cursor: Any, transaction_id: str, target: str, partitions: int) -> int | None:
+    def keep(self, cursor: SqlCursor, transaction_id: str, target: str, partitions: int) -> int | None:
         statement = "update {table} set partitions = coalesce(partitions, %s) where transaction_id = %s and target = %s"
         self._execute(cursor, statement, [partitions, transaction_id, target], key=1)
         earlier = self.read(cursor, transaction_id, target)
         return None if earlier is None else earlier.partitions
 
-    def _execute(self, cursor: Any, statement: str, values: list[Any], *, key: int = 0) -> Any:
+    def _execute(self, cursor: SqlCursor, statement: str, values: list[Any], *, key: int = 0) -> Any:
         """Execute a statement whose values have the record's key at `key`; returns the cursor."""
         bound = [*values]
         bound[key : key + 2] = (str(part).encode() for part in values[key : key + 2])
         cursor.execute(statement.format(table=f"{database_of(cursor)}.{_NAME}"), bound)
         return cursor
 
-    def _wait_for(self, cursor: Any, seconds: int) -> None:
+    def _wait_for(self, cursor: SqlCursor, seconds: int) -> None:
         """Let statements of the session wait so long for a row's lock."""
         cursor.execute(f"set session innodb_lock_wait_timeout = {int(seconds)}")
 

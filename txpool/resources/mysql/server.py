@@ -10,11 +10,11 @@ from typing import Final
 
 from txpool.errors import ConfigurationError
 from txpool.resources.mysql.pooler import SESSION, is_greeted
-from txpool.resources.mysql.wire import Session
+from txpool.resources.mysql.protocol import Session
 
 #: The table with MariaDB's identity: @@server_uid is the same for a new data directory on the same host and port.
 IDENTITY_TABLE: Final = "txpool.server"
-READ_IDENTITY: Final = f"select identity from {IDENTITY_TABLE} where one = 1"  # noqa: S608
+READ_IDENTITY: Final = f"select identity from {IDENTITY_TABLE} where one = 1"
 CREATE_IDENTITY: Final = (
     "create database if not exists txpool",
     f"create table if not exists {IDENTITY_TABLE} (one int primary key, identity char(24) not null) engine=innodb",
@@ -27,7 +27,7 @@ CREATE_GENERATIONS: Final = (
     f"create table if not exists {GENERATIONS_TABLE} (number bigint auto_increment primary key, "
     "token char(24) not null unique) engine=innodb",
 )
-#: How many tokens are kept. Where an older one is asked for, nothing is proven.
+#: How many tokens are kept. If an older one is asked for, nothing is proven.
 _GENERATIONS: Final = 100_000
 _FACTS: Final = (
     f"select @@version, @@server_id, @@log_bin, {SESSION}, concat_ws(' ', @@hostname, @@port, @@datadir), "
@@ -42,7 +42,7 @@ _CLUSTER: Final = (
 #: The first versions in which a prepared branch outlives its session, and is durable.
 OLDEST_MARIADB: Final = (10, 5)
 OLDEST_MYSQL: Final = (8, 0)
-#: Before this MySQL, XA PREPARE is not durable where the server writes the binary log.
+#: Before this MySQL, XA PREPARE is not durable if the server writes the binary log.
 MYSQL_WITH_BINARY_LOG: Final = (8, 0, 30)
 
 
@@ -54,7 +54,7 @@ class Server:
     version: tuple[int, ...]
     binary_log: bool
     galera: bool
-    #: Empty where the role may not read it.
+    #: Empty if the role may not read it.
     identity: str
     #: Which server it is: those of a cluster have one identity.
     node: str
@@ -68,7 +68,7 @@ class Server:
         return f"{'MariaDB' if self.mariadb else 'MySQL'} {'.'.join(map(str, self.version))}"
 
     def why_not_xa(self) -> str:
-        """Why no branch can be trusted to this server; empty where it can."""
+        """Why no branch can be trusted to this server; empty if it can."""
         oldest = OLDEST_MARIADB if self.mariadb else OLDEST_MYSQL
         if self.version < oldest:
             return (
@@ -125,8 +125,8 @@ def ask(session: Session, *ahead: str, until: float | None = None) -> Server:
 
 
 def assign_identity(session: Session, until: float | None = None) -> bool:
-    """Give MariaDB an identity where it has none, outside a transaction; whether that was allowed."""
-    insert = f"insert ignore into {IDENTITY_TABLE} values (1, '{secrets.token_hex(12)}')"  # noqa: S608
+    """Give MariaDB an identity if it has none, outside a transaction; whether that was allowed."""
+    insert = f"insert ignore into {IDENTITY_TABLE} values (1, '{secrets.token_hex(12)}')"
     session.send(*_writing(*CREATE_IDENTITY, insert))
     return all(answer.error is None for answer in session.receive(until))
 
@@ -135,13 +135,13 @@ def has_generation(session: Session, token: str, until: float | None = None) -> 
     """Whether this is, for all that is known, the server that the token was added to."""
     if not token:
         return False
-    session.send(f"select 1 from {GENERATIONS_TABLE} where token = {session.quoted(token)}")  # noqa: S608
+    session.send(f"select 1 from {GENERATIONS_TABLE} where token = {session.quoted(token)}")
     (answer,) = session.receive(until)
     return answer.error is None and bool(answer.rows)
 
 
 def add_generation(session: Session, until: float | None = None) -> str:
-    """Add a token, outside a transaction; empty where that is not allowed."""
+    """Add a token, outside a transaction; empty if that is not allowed."""
     token = secrets.token_hex(12)
     for create in ((), CREATE_GENERATIONS):
         session.send(*_writing(*create, *_add(token)))
@@ -157,14 +157,14 @@ def may_add_generation(session: Session) -> bool:
 
 
 def refusal_of_generation(session: Session) -> Exception | None:
-    """The server's error where a token may not be read, added and deleted; leaves nothing behind."""
-    look = f"select 1 from {GENERATIONS_TABLE} where token = ''"  # noqa: S608
+    """The server's error if a token may not be read, added and deleted; leaves nothing behind."""
+    look = f"select 1 from {GENERATIONS_TABLE} where token = ''"
     session.send("start transaction read write", *_add("probe"), look, "rollback")
     return next((answer.error for answer in session.receive() if answer.error is not None), None)
 
 
 def refusal_of_identity(session: Session) -> Exception | None:
-    """The server's error where MariaDB's identity may not be read; None where there is none yet, too."""
+    """The server's error if MariaDB's identity may not be read; None if there is none yet, too."""
     session.send(READ_IDENTITY)
     (answer,) = session.receive()
     return answer.error
@@ -172,7 +172,7 @@ def refusal_of_identity(session: Session) -> Exception | None:
 
 def may_read_generations(session: Session) -> bool:
     """Whether a token may be looked for."""
-    session.send(f"select 1 from {GENERATIONS_TABLE} where token = ''")  # noqa: S608
+    session.send(f"select 1 from {GENERATIONS_TABLE} where token = ''")
     return all(answer.error is None for answer in session.receive())
 
 
@@ -184,8 +184,8 @@ def _writing(*statements: str) -> Iterator[str]:
 
 def _add(token: str) -> tuple[str, str]:
     return (
-        f"insert into {GENERATIONS_TABLE} (token) values ('{token}')",  # noqa: S608
-        f"delete from {GENERATIONS_TABLE} where number + {_GENERATIONS} <= last_insert_id()",  # noqa: S608
+        f"insert into {GENERATIONS_TABLE} (token) values ('{token}')",
+        f"delete from {GENERATIONS_TABLE} where number + {_GENERATIONS} <= last_insert_id()",
     )
 
 

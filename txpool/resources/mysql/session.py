@@ -103,7 +103,7 @@ def text_of(sql: object) -> str:
 
 
 def _first_word(text: str) -> str:
-    """The statement's first word; empty where it begins with none."""
+    """The statement's first word; empty if it begins with none."""
     word = text.partition(" ")[0]
     if word in _PLAIN:  # as most begin, for which there is no need to search
         return word

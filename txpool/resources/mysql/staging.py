@@ -1,16 +1,16 @@
 """Staging tables in MariaDB and MySQL, and the register of them, all in the datasource's database.
 
 Spark's tasks write rows into a staging table, and Spark's driver moves them into the target table. A staging table has
-a random name, which is in the register before the table is there, with its transaction. So a table counts only where
+a random name, which is in the register before the table is there, with its transaction. So a table counts only if
 somebody who may write the register has named it, and nobody can make one before us.
 
-Staged rows need not outlive the server: where it has crashed, the write fails. So they are kept in MyISAM, which has no
+Staged rows need not outlive the server: if it has crashed, the write fails. So they are kept in MyISAM, which has no
 log, and takes a third of the time in MariaDB, and half in MySQL. What a crash leaves of such a table proves nothing,
 whatever is counted. But a row in a table of MEMORY, which was there before the first staged row, is gone after any end
 of the server.
 
 DDL commits by itself, so a table that a write creates cannot be a part of its transaction. A row names it, which is
-deleted within the transaction: while the row is there, the table does not count as created. Where the transaction rolls
+deleted within the transaction: while the row is there, the table does not count as created. If the transaction rolls
 back, the table is dropped, unless somebody has written into it. These rows have a table without any further index: the
 transaction locks its row alone, and keeps no other write waiting.
 """
@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import OperationalError, ProgrammingError, translate, translated
 from txpool.resources import recovery_access
@@ -38,8 +38,11 @@ from txpool.resources.mysql.own_tables import (
     raw_of,
     require_database,
 )
-from txpool.resources.mysql.wire import Session, code_of
+from txpool.resources.mysql.protocol import DriverSession, Session, code_of
 from txpool.xid import split_gtrid
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import SqlCursor
 
 #: The register of staging tables.
 REGISTER: Final = "txpool_spark_staging"
@@ -114,7 +117,7 @@ class MySQLStaging:
     # -- for writes ---------------------------------------------------------------------------------------------
 
     def create(self, table: MySQLStagingTable, columns: Sequence[str]) -> None:
-        """Create the table; `columns` are column definitions in SQL. ProgrammingError where that is not allowed."""
+        """Create the table; `columns` are column definitions in SQL. ProgrammingError if that is not allowed."""
         with self._session() as session, self._explained():
             self._create(session, table, columns)
 
@@ -125,7 +128,7 @@ class MySQLStaging:
             return self._found(session, table) or self._create(session, table, columns)
 
     def found(self, table: MySQLStagingTable) -> MySQLStagingTable:
-        """The staging table that the tasks of this write use. OperationalError where there is none."""
+        """The staging table that the tasks of this write use. OperationalError if there is none."""
         with self._session() as session:
             found = self._found(session, table)
         if found is None:
@@ -138,13 +141,13 @@ class MySQLStaging:
     def create_target(self, table: MySQLStagingTable, name: str, statement: str) -> str:
         """Create the table that a write is to create. It is there at once, and counts once `keep_target` commits.
 
-        Returns what `keep_target` is given. ProgrammingError where the table exists, or may not be created.
+        Returns what `keep_target` is given. ProgrammingError if the table exists, or may not be created.
         """
         with self._session() as session, self._explained():
             create_table(session, CREATED, _CREATED_COLUMNS)
             number = _new_id()
             session.run(
-                f"insert into {CREATED} (id, gtrid, write_number, target) values ({session.quoted(number)}, "  # noqa: S608
+                f"insert into {CREATED} (id, gtrid, write_number, target) values ({session.quoted(number)}, "
                 f"{session.quoted(table.gtrid)}, {table.write}, {session.quoted(name)})"
             )
             try:
@@ -159,16 +162,16 @@ class MySQLStaging:
                 raise
             return number
 
-    def _create(self, session: Session, table: MySQLStagingTable, columns: Sequence[str]) -> MySQLStagingTable:
+    def _create(self, session: DriverSession, table: MySQLStagingTable, columns: Sequence[str]) -> MySQLStagingTable:
         create_table(session, REGISTER, _COLUMNS)
         session.run(
-            f"insert into {REGISTER} (id, gtrid, write_number) values ({session.quoted(table.id)}, "  # noqa: S608
+            f"insert into {REGISTER} (id, gtrid, write_number) values ({session.quoted(table.id)}, "
             f"{session.quoted(table.gtrid)}, {table.write})"
         )
         if _needs_no_log(session):
             engine = "myisam"
             create_table(session, LIVING, _LIVING_COLUMNS, engine=MEMORY)
-            session.run(f"insert into {LIVING} values ({session.quoted(table.id)}, @@server_id)")  # noqa: S608
+            session.run(f"insert into {LIVING} values ({session.quoted(table.id)}, @@server_id)")
         else:
             engine, columns = "innodb", [_ROW, *columns]
         session.run(
@@ -176,7 +179,7 @@ class MySQLStaging:
             f"comment = '{table.gtrid}/{table.write}'"
         )
         try:
-            session.run(f"update {REGISTER} set chosen = 1 where id = {session.quoted(table.id)}")  # noqa: S608
+            session.run(f"update {REGISTER} set chosen = 1 where id = {session.quoted(table.id)}")
         except Exception as error:
             if code_of(error) != _DUPLICATE:
                 raise
@@ -189,7 +192,7 @@ class MySQLStaging:
 
     def _found(self, session: Session, table: MySQLStagingTable) -> MySQLStagingTable | None:
         rows = session.run(
-            f"select id from {REGISTER} where gtrid = {session.quoted(table.gtrid)} "  # noqa: S608
+            f"select id from {REGISTER} where gtrid = {session.quoted(table.gtrid)} "
             f"and write_number = {table.write} and chosen = 1"
         )
         return MySQLStagingTable(table.gtrid, table.write, str(rows[0][0])) if rows else None
@@ -202,7 +205,7 @@ class MySQLStaging:
             rows = {
                 (str(gtrid), int(write))
                 for register in (REGISTER, CREATED)
-                for gtrid, write in _read(session, f"select distinct gtrid, write_number from {register}")  # noqa: S608
+                for gtrid, write in _read(session, f"select distinct gtrid, write_number from {register}")
             }
         return [MySQLStagingTable(gtrid, write) for gtrid, write in sorted(rows) if _is_gtrid(gtrid)]
 
@@ -211,16 +214,16 @@ class MySQLStaging:
         write: int = table.write  # type: ignore[attr-defined]
         with self._session() as session:
             whose = f"where gtrid = {session.quoted(table.gtrid)} and write_number = {write}"
-            for (number,) in _read(session, f"select id from {REGISTER} {whose}"):  # noqa: S608
+            for (number,) in _read(session, f"select id from {REGISTER} {whose}"):
                 _drop_staging(session, str(number))
-            for number, target in _read(session, f"select id, target from {CREATED} {whose}"):  # noqa: S608
+            for number, target in _read(session, f"select id, target from {CREATED} {whose}"):
                 _drop_target(session, str(number), target.decode() if isinstance(target, bytes) else str(target))
 
     @contextmanager
-    def _session(self) -> Iterator[Session]:
+    def _session(self) -> Iterator[DriverSession]:
         with closing(self._connect()) as raw, translated():
             require_database(raw, self.datasource)
-            session: Session = raw.session
+            session: DriverSession = raw.session
             waits = f"lock_wait_timeout = {self._lock_timeout}, innodb_lock_wait_timeout = {self._lock_timeout}"
             session.run(f"set session autocommit = 1, {waits}")
             session.run("set session transaction read write")  # what is read-only by default is cleaned up, too
@@ -242,7 +245,7 @@ class MySQLStaging:
             raise
 
 
-def _needs_no_log(session: Session) -> bool:
+def _needs_no_log(session: DriverSession) -> bool:
     """Whether staged rows may be in a table that no log makes outlive the server."""
     if session.raw.is_mariadb:
         ((only_innodb,),) = session.run(_ONLY_INNODB)
@@ -253,14 +256,14 @@ def _needs_no_log(session: Session) -> bool:
     return "ENCRYPTION='Y'" not in str(database)
 
 
-def require_kept(cursor: Any, table: MySQLStagingTable) -> None:
-    """OperationalError where a server has crashed, or is another one, since the table was made without a log.
+def require_kept(cursor: SqlCursor, table: MySQLStagingTable) -> None:
+    """OperationalError if a server has crashed, or is another one, since the table was made without a log.
 
     The cursor's session stays with the server that has answered here: what it reads of the table is what was written.
     """
     if _engine_of(cursor, table) == INNODB:
         return
-    cursor.execute(f"select 1 from {database_of(cursor)}.{LIVING} where id = %s and server = @@server_id", [table.id])  # noqa: S608
+    cursor.execute(f"select 1 from {database_of(cursor)}.{LIVING} where id = %s and server = @@server_id", [table.id])
     if cursor.fetchone() is None:
         raise OperationalError(
             f"{table.gtrid}: the server has been started anew since tasks began to stage rows, which it does not keep, "
@@ -268,10 +271,10 @@ def require_kept(cursor: Any, table: MySQLStagingTable) -> None:
         )
 
 
-def _engine_of(cursor: Any, table: MySQLStagingTable) -> str:
-    """The engine of a staging table; empty where it is gone."""
+def _engine_of(cursor: SqlCursor, table: MySQLStagingTable) -> str:
+    """The engine of a staging table; empty if it is gone."""
     raw = raw_of(cursor)
-    if raw.is_mariadb:  # where sql_mode may take the engine out of SHOW CREATE TABLE
+    if raw.is_mariadb:  # if sql_mode may take the engine out of SHOW CREATE TABLE
         cursor.execute(
             "select engine from information_schema.tables where table_schema = %s and table_name = %s",
             [raw.database_name, f"{PREFIX}{table.id}"],
@@ -289,9 +292,9 @@ def _engine_of(cursor: Any, table: MySQLStagingTable) -> str:
     return str(engine)
 
 
-def keep_target(cursor: Any, number: str) -> None:
+def keep_target(cursor: SqlCursor, number: str) -> None:
     """Within the cursor's transaction: the table that `create_target` has created counts, if this commits."""
-    cursor.execute(f"delete from {database_of(cursor)}.{CREATED} where id = %s", [number])  # noqa: S608
+    cursor.execute(f"delete from {database_of(cursor)}.{CREATED} where id = %s", [number])
     if cursor.rowcount != 1:
         raise OperationalError(
             "recovery has taken the table that this write has created for one that is left. The transaction rolls "
@@ -299,10 +302,10 @@ def keep_target(cursor: Any, number: str) -> None:
         )
 
 
-def creator_of(cursor: Any, name: str) -> str | None:
-    """The transaction that has created the table, and has not committed; None where there is none."""
+def creator_of(cursor: SqlCursor, name: str) -> str | None:
+    """The transaction that has created the table, and has not committed; None if there is none."""
     try:
-        cursor.execute(f"select gtrid from {database_of(cursor)}.{CREATED} where target = %s", [name.encode()])  # noqa: S608
+        cursor.execute(f"select gtrid from {database_of(cursor)}.{CREATED} where target = %s", [name.encode()])
     except Exception as error:
         if code_of(error) in (NO_TABLE, *DENIED):
             return None
@@ -312,7 +315,7 @@ def creator_of(cursor: Any, name: str) -> str | None:
 
 
 def _read(session: Session, statement: str) -> tuple[Any, ...]:
-    """The rows that a statement returns; none where there is no such table, or it may not be used."""
+    """The rows that a statement returns; none if there is no such table, or it may not be used."""
     try:
         return session.run(statement)
     except Exception as error:
@@ -322,13 +325,13 @@ def _read(session: Session, statement: str) -> tuple[Any, ...]:
 
 
 def _forget(session: Session, register: str, number: str) -> None:
-    session.run(f"delete from {register} where id = {session.quoted(number)}")  # noqa: S608
+    session.run(f"delete from {register} where id = {session.quoted(number)}")
 
 
 def _drop_staging(session: Session, number: str) -> None:
     if _ID.fullmatch(number):
         session.run(f"drop table if exists `{PREFIX}{number}`")
-        _read(session, f"delete from {LIVING} where id = {session.quoted(number)}")  # noqa: S608
+        _read(session, f"delete from {LIVING} where id = {session.quoted(number)}")
         _forget(session, REGISTER, number)
 
 
@@ -337,7 +340,7 @@ def _drop_target(session: Session, number: str, target: str) -> None:
 
     A branch that is prepared to keep it has locked its row: then the server's error, for a lock that is not given.
     """
-    row = f"select 1 from {CREATED} where id = {session.quoted(number)} for update"  # noqa: S608
+    row = f"select 1 from {CREATED} where id = {session.quoted(number)} for update"
     if not _FULL_NAME.fullmatch(target) or not session.run(row):
         return
     try:
@@ -347,7 +350,7 @@ def _drop_target(session: Session, number: str, target: str) -> None:
             raise
     else:
         try:
-            if not session.run(f"select 1 from {target} limit 1"):  # noqa: S608
+            if not session.run(f"select 1 from {target} limit 1"):
                 session.run(f"drop table {target}")
         finally:
             session.run("unlock tables")

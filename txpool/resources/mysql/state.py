@@ -11,27 +11,57 @@ from txpool.resources.mysql import xa
 from txpool.resources.mysql.session import XA_REFUSED, changes_session, commands_branch, may_commit, text_of
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from txpool.resources.mysql.protocol import DriverSession
     from txpool.xid import Xid
 
 
-class SessionState:
-    """The attributes that a raw connection has beyond its driver's own.
+class MySQLRawConnection:
+    """A raw connection: its attributes beyond its driver's own.
 
     Each is set on the instance, and its class has none of that name: Python finds those faster.
     """
 
+    if TYPE_CHECKING:  # what each driver's connection adds, and what both drivers have
+        session: DriverSession
+        autocommit_mode: bool | None
+        cursorclass: type
+        unread: int
+        until: float | None  # of a decision log's connection: when to stop waiting
+
+        @property
+        def lost(self) -> bool: ...
+        @property
+        def in_transaction(self) -> bool: ...
+        @property
+        def reads_only(self) -> bool: ...
+        @property
+        def database_name(self) -> str: ...
+        @property
+        def has_results(self) -> bool: ...
+        def close(self) -> None: ...
+        def break_off(self) -> None: ...
+        def hang_up(self) -> None: ...
+        def within(self, until: float | None) -> AbstractContextManager[None]: ...
+        def fileno(self) -> int: ...
+        def thread_id(self) -> int: ...
+        def get_server_info(self) -> str: ...
+        def get_host_info(self) -> str: ...
+        def get_autocommit(self) -> bool: ...
+
     def __init__(self, **options: Any) -> None:
         #: Whether the server is MariaDB, and not MySQL.
         self.is_mariadb = True
-        #: The server's identity; empty where it is not known.
+        #: The server's identity; empty if it is not known.
         self.identity = ""
-        #: The number that the client was greeted with: the session's on the server, where no pooler is in between.
+        #: The number that the client was greeted with: the session's on the server, if no pooler is in between.
         self.session_number = 0
         #: Which server it leads to.
         self.node = ""
         #: The server's session is the greeted one.
         self.direct = True
-        #: The token that its process has added to the server's; empty where it has none.
+        #: The token that its process has added to the server's; empty if it has none.
         self.generation = ""
         #: Empty: the server does not tell who has prepared a branch.
         self.role = ""
@@ -45,7 +75,7 @@ class SessionState:
         self.xid: Xid | None = None
         #: XA START was sent, and the branch has not ended.
         self.started = False
-        #: XA START where it is not sent yet, and goes ahead of the next command, in its message.
+        #: XA START if it is not sent yet, and goes ahead of the next command, in its message.
         self.ahead = ""
         #: The local transaction was begun by txpool, which has set a savepoint at its beginning.
         self.begun = False
@@ -55,7 +85,7 @@ class SessionState:
         self.unrollable = False
         #: The statement that wrote there has raised that; the ones that follow do not.
         self.unrollable_told = False
-        #: Why the server has rolled the open transaction back by itself; empty where it has not.
+        #: Why the server has rolled the open transaction back by itself; empty if it has not.
         self.rolled_back = ""
         #: A statement of the open transaction has waited too long for a lock: the server may roll all back.
         self.timed_out = False
@@ -68,7 +98,7 @@ class SessionState:
         self.characteristics = UNSPECIFIED
         #: The driver's own initial command.
         self.init_command: str | None = None
-        #: The wait_timeout that the session began with, in seconds; 0 where it is not known.
+        #: The wait_timeout that the session began with, in seconds; 0 if it is not known.
         self.wait_timeout = 0
         #: The SQL that the session began with, and that a reset runs again.
         self.initial_sql = ""
@@ -79,7 +109,7 @@ class SessionState:
     def note_statement(self, sql: object) -> None:
         """Note what a statement of the program's own may leave behind, by its text.
 
-        ProgrammingError where it is an XA command inside a branch.
+        ProgrammingError if it is an XA command inside a branch.
         """
         text = text_of(sql)
         if self.started and commands_branch(text):
@@ -110,9 +140,8 @@ class SessionState:
         raise NotImplementedError
 
     def run_ahead(self) -> None:
-        """Execute by itself what goes ahead. Where it is refused, the connection is closed: nothing may follow it."""
-        raw: Any = self
-        raw.session.run("do 0")
+        """Execute by itself what goes ahead. If it is refused, the connection is closed: nothing may follow it."""
+        self.session.run("do 0")
 
     @property
     def hold_command(self) -> str:
@@ -120,9 +149,9 @@ class SessionState:
         return xa.ended_after(xa.HOLD_SECONDS) if self.wait_timeout and not self.changed else xa.HOLD
 
     @property
-    def let_go_command(self) -> str:
+    def release_hold_command(self) -> str:
         """The command that undoes `hold_command`; without one it changes nothing."""
-        return xa.ended_after(self.wait_timeout) if self.wait_timeout and not self.changed else xa.LET_GO
+        return xa.ended_after(self.wait_timeout) if self.wait_timeout and not self.changed else xa.RELEASE_HOLD
 
     def left(self) -> None:
         """Note that what was begun on it has ended."""

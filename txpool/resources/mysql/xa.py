@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from txpool.resources.mysql.wire import Session
+from txpool.resources.mysql.protocol import Session
 from txpool.xid import FORMAT_ID, MAX_PART, Xid, parse
 
 #: XAER_NOTA: no branch of that name that this session may end. Another session that is still connected may hold it.
@@ -18,7 +18,7 @@ RMFAIL: Final = 1399
 #: XAER_OUTSIDE: a local transaction is open, which autocommit = 0 is enough for.
 OUTSIDE: Final = 1400
 #: XA_RBROLLBACK, XA_RBTIMEOUT, XA_RBDEADLOCK: the server has rolled the branch back. To the end of a prepared branch of
-#: another session, MariaDB answers the first where that had written nothing.
+#: another session, MariaDB answers the first if that had written nothing.
 ROLLED_BACK: Final = frozenset({1402, 1613, 1614})
 #: XAER_RMERR: XA RECOVER without the privilege XA_RECOVER_ADMIN, in MySQL.
 NOT_ALLOWED: Final = 1401
@@ -33,10 +33,10 @@ WHOLE_ROLLED_BACK: Final = ROLLED_BACK | {DEADLOCK, CHANGED_ROW, TOO_MANY_LOCKS}
 #: Seconds after which the server itself ends a session that has prepared and is not heard of any more. Until then no
 #: other session can end the branch.
 HOLD_SECONDS: Final = 10
-#: Sent between END and PREPARE, where the session's own value is not known: it comes back with `LET_GO`. To note it
+#: Sent between END and PREPARE, if the session's own value is not known: it comes back with `RELEASE_HOLD`. To note it
 #: costs the server more than `ended_after` does.
 HOLD: Final = f"set @txpool_wait_timeout = @@session.wait_timeout, session wait_timeout = {HOLD_SECONDS}"
-LET_GO: Final = (
+RELEASE_HOLD: Final = (
     "set session wait_timeout = cast(ifnull(@txpool_wait_timeout, @@session.wait_timeout) as unsigned), "
     "@txpool_wait_timeout = null"
 )

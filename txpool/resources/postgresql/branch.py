@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.pq.abc import PGresult
@@ -24,13 +24,16 @@ from txpool.resources.postgresql.session.libpq import (
     ACTIVE,
     IDLE,
     INTRANS,
-    Session,
+    LibpqSession,
     ends_session,
     failure,
     value,
     why_not_open,
 )
 from txpool.xid import Xid
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 logger = logging.getLogger("txpool")
 
@@ -59,12 +62,14 @@ class PostgreSQLBranch(XABranch):
     _sent: bool
     _until: float | None
 
-    def __init__(self, datasource: str, driver: RowsDriver, raw: Any, deadlines: Deadlines = NO_DEADLINES) -> None:
-        """Errors: as `BranchRows.evidence`, where it writes a row before its PREPARE."""
+    def __init__(
+        self, datasource: str, driver: RowsDriver, raw: PsycopgRawConnection, deadlines: Deadlines = NO_DEADLINES
+    ) -> None:
+        """Errors: as `BranchRows.evidence`, if it writes a row before its PREPARE."""
         LocalTransaction.__init__(self, datasource, driver, raw, deadlines)  # super() costs more than all the rest here
         self._prepare = UNSENT
         self._evidence = _NO_EVIDENCE  # until PREPARE is answered
-        #: What deletes its row; None where it writes none.
+        #: What deletes its row; None if it writes none.
         self.rows_queue: RowsQueue | None = driver.rows_queue
         if self.rows_queue is not None:
             self._evidence = driver.rows.evidence(raw)
@@ -94,7 +99,7 @@ class PostgreSQLBranch(XABranch):
         if self._ended_commands:
             raise self._ended_by_sql_error(self._xid.gtrid)
         raw = self._raw
-        session: Session = raw.session
+        session: LibpqSession = raw.session
         if not session.is_alive() or raw.pgconn.transaction_status != INTRANS:
             # PostgreSQL would answer ROLLBACK without an error, which psycopg's tpc_prepare() takes for a yes.
             raise self._rollback_vote(why_not_open(raw))
@@ -110,7 +115,7 @@ class PostgreSQLBranch(XABranch):
 
     def await_prepare(self) -> PrepareVote:
         """Read both answers; only the tag of PREPARE TRANSACTION is a yes."""
-        session: Session = self._raw.session
+        session: LibpqSession = self._raw.session
         try:
             session.receive(self._deadlines.before_decision())
         except psycopg.Error as error:
@@ -162,7 +167,7 @@ class PostgreSQLBranch(XABranch):
             if owner is not None and database is not None:
                 error.add_note(
                     f"{self._xid.joined} is prepared already in database {database.decode()}, and belongs to "
-                    f"the role {owner.decode()}. Where that role is not this application's, an administrator of the "
+                    f"the role {owner.decode()}. If that role is not this application's, an administrator of the "
                     "server has to roll it back"
                 )
 
@@ -195,7 +200,7 @@ class PostgreSQLBranch(XABranch):
         return command.sent(self._raw if self._sent else None, self._until, again=self._again).finish()
 
     def _roll_back_unanswered(self) -> BranchOutcome:
-        session: Session = self._raw.session
+        session: LibpqSession = self._raw.session
         if session.status == ACTIVE:
             return BranchOutcome.UNKNOWN  # the server hangs: another command would hang as well
         # Without the evidence that it wrote nothing: the branch may still appear prepared.

@@ -47,7 +47,7 @@ class PostgreSQLBranchRecovery(RecoveryOverOneConnection):
     """Recovery's access to prepared transactions. Thread-safe: every method opens a connection and closes it, but for
     `phase_two`, whose branches share one.
 
-    `user` is the login role of the datasource's own sessions, where these connections log in as another; empty where it
+    `user` is the login role of the datasource's own sessions, if these connections log in as another; empty if it
     is not known. `owners` are the roles of prepared.owners, whose branches are ours as well.
     """
 

@@ -16,7 +16,7 @@ from txpool.resources.postgresql.session.libpq import (
     IDLE,
     INERROR,
     INTRANS,
-    Session,
+    LibpqSession,
     ends_session,
     failure,
     why_not_open,
@@ -24,6 +24,7 @@ from txpool.resources.postgresql.session.libpq import (
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 # idle_in_transaction_session_timeout: the server checks it before it executes a command. So a command with this answer
 # was never executed. No other error that ends a session says that.
@@ -37,23 +38,23 @@ class PostgreSQLDialect:
     def in_transaction(self, raw: psycopg.Connection[Any]) -> bool:
         return raw.pgconn.transaction_status != IDLE
 
-    def watch_commands(self, raw: Any) -> None:
+    def watch_commands(self, raw: PsycopgRawConnection) -> None:
         raw.wrote = raw.notified = False
 
-    def note_write(self, raw: Any) -> None:
+    def note_write(self, raw: PsycopgRawConnection) -> None:
         raw.wrote = True
 
     def read_only_check(
-        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, committing: bool
+        self, datasource: str, driver: Driver, raw: PsycopgRawConnection, deadlines: Deadlines, *, committing: bool
     ) -> ReadOnlyCheck | None:
         if raw.wrote or (raw.notified and not committing):
             return None
         return PostgreSQLReadOnlyCheck(datasource, driver, raw, deadlines)
 
     @staticmethod
-    def commit(raw: Any, message: str = "commit") -> None:
+    def commit(raw: PsycopgRawConnection, message: str = "commit") -> None:
         """As `Dialect.commit`, by a message whose last statement is COMMIT."""
-        session: Session = raw.session
+        session: LibpqSession = raw.session
         if not session.is_alive() or raw.pgconn.transaction_status != INTRANS:
             raise Refused(f"COMMIT was not sent: {why_not_open(raw)}")
         session.send(message)
@@ -67,7 +68,7 @@ class PostgreSQLDialect:
             raise Refused(f"the database refused to commit: {described(error)}") from error
         raise Refused("the database answered COMMIT by ROLLBACK: a statement before it had failed")
 
-    def rollback(self, driver: Driver, raw: Any, until: float | None) -> BranchOutcome:
+    def rollback(self, driver: Driver, raw: PsycopgRawConnection, until: float | None) -> BranchOutcome:
         session = raw.session
         if session.status == ACTIVE:
             # The statement was interrupted here: without a cancel the server would go on with it, and hold its locks.

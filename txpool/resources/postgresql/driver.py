@@ -72,7 +72,7 @@ class PsycopgDriver:
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self._settings = settings
         self._recovery = recovery
-        #: The table of its branches' rows, and what deletes them; None where its branches write none.
+        #: The table of its branches' rows, and what deletes them; None if its branches write none.
         self.rows, self.rows_queue = rows_of(settings, self)
         self._always_reset = settings.pool_reset == "always"
         #: Recovery begins as it must.
@@ -226,7 +226,7 @@ class PsycopgDriver:
     execute_first = staticmethod(execute_first)
 
     def reached_server(self, error: BaseException) -> bool:
-        return False  # it is asked only where no transaction has begun: then none has ended
+        return False  # it is asked only if no transaction has begun: then none has ended
 
     def note_failure(
         self, raw: PsycopgRawConnection, raw_cursor: psycopg.Cursor[Any] | None, error: BaseException
@@ -242,7 +242,7 @@ class PsycopgDriver:
 
 
 def configured_user(settings: DataSourceSettings) -> str:
-    """The login role of the datasource's sessions, by its keys, the url or PGUSER; empty where none of them has it."""
+    """The login role of the datasource's sessions, by its keys, the url or PGUSER; empty if none of them has it."""
     user: object = settings.user or settings.driver_options.get("user")
     if not user:
         with contextlib.suppress(psycopg.Error):  # connecting raises the error in the url

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from txpool.config.keys import MODES
-from txpool.config.secrets import quoted_beside_references
+from txpool.config.secrets import quoted_around_references
 from txpool.errors import ConfigurationError
 from txpool.resources.manager import PhaseTwo, ResourceManager
 from txpool.sql.dialects import POSTGRESQL
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
     from txpool.resources.postgresql.branch import PostgreSQLBranch
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
     from txpool.resources.postgresql.staging import Staging
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery
@@ -73,7 +74,7 @@ class PostgreSQL(ResourceManager):
             raise ConfigurationError("the connection string is none that libpq can read: write key=value with spaces")
         # Not in the url: what a reference stands for may have any character.
         password = parameters.pop("password", None)
-        quoted = {name: quoted_beside_references(str(value)) for name, value in parameters.items()}
+        quoted = {name: quoted_around_references(str(value)) for name, value in parameters.items()}
         database = quoted.pop("dbname", "")
         return f"postgresql:///{database}?{'&'.join(map('='.join, quoted.items()))}".rstrip("?"), password
 
@@ -85,7 +86,7 @@ class PostgreSQL(ResourceManager):
     def why_not_begin(self, characteristics: Characteristics) -> str:
         return ""
 
-    def begin_as(self, raw: Any, characteristics: Characteristics) -> None:
+    def begin_as(self, raw: PsycopgRawConnection, characteristics: Characteristics) -> None:
         from txpool.resources.postgresql.session.characteristics import begin_as
 
         begin_as(raw, characteristics)
@@ -100,7 +101,9 @@ class PostgreSQL(ResourceManager):
         state = getattr(error, "sqlstate", None)
         return state in _CONFLICTS or (at_its_end and state == _NO_SLOT)
 
-    def branch(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, file: str) -> OpenBranch:
+    def branch(
+        self, datasource: str, driver: Driver, raw: PsycopgRawConnection, deadlines: Deadlines, *, file: str
+    ) -> OpenBranch:
         return _branch_class()(datasource, driver, raw, deadlines)  # type: ignore[arg-type]
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -14,6 +14,9 @@ from txpool.resources.postgresql import trust
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.qualified import qualified, spelled
 from txpool.resources.postgresql.session.libpq import INTRANS, value, why_not_open
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 #: The whole name of a table, by a name that is a literal or a parameter.
 QUALIFIED_NAME = qualified(
@@ -36,26 +39,26 @@ class PostgreSQLMarks(Marks):
     text_type = "pg_catalog.text"
     spelled = staticmethod(spelled)
 
-    def qualified_name(self, raw: Any, table: str) -> str | None:
+    def qualified_name(self, raw: PsycopgRawConnection, table: str) -> str | None:
         session = raw.session
         (found,) = session.run(QUALIFIED_NAME.format(session.quoted(table)))
         return value(found) if found.ntuples else None
 
-    def delete(self, driver: Driver, raw: Any, table: str, keys: Sequence[str]) -> None:
-        driver.execute(raw, self.spelled(f"delete from {table} where xid = any (%s)"), [[*keys]])  # noqa: S608
+    def delete(self, driver: Driver, raw: PsycopgRawConnection, table: str, keys: Sequence[str]) -> None:
+        driver.execute(raw, self.spelled(f"delete from {table} where xid = any (%s)"), [[*keys]])
 
     def require_ours(self, raw: psycopg.Connection[Any], table: str, roles: Collection[str], *, writes: bool) -> None:
         (trust.require_locked if writes else trust.require_relations)(psycopg.Cursor(raw), table, roles=roles)
 
-    def is_sole_writer(self, raw: Any) -> bool:
+    def is_sole_writer(self, raw: PsycopgRawConnection) -> bool:
         return False
 
-    def database_identity(self, raw: Any) -> str:
+    def database_identity(self, raw: PsycopgRawConnection) -> str:
         return str(raw.identity)
 
     def mark(
         self,
-        raw: Any,
+        raw: PsycopgRawConnection,
         table: str,
         row: dict[str, str],
         delete: Sequence[str],
@@ -74,7 +77,7 @@ class PostgreSQLMarks(Marks):
         unchecked = bool(identity) and raw.marks_identity != identity
         if unchecked:
             message += (
-                f"select {values} where case when {_READ_COMMITTED} then exists (select from {table} where "  # noqa: S608
+                f"select {values} where case when {_READ_COMMITTED} then exists (select from {table} where "
                 f"{_IS_IDENTITY.format(session.quoted(IDENTITY), session.quoted(identity))}) else true end "
                 f"returning ctid, {_SYNCHRONOUS}, {_READ_COMMITTED}"
             )
@@ -82,7 +85,7 @@ class PostgreSQLMarks(Marks):
             message += f"values ({values}) returning ctid, {_SYNCHRONOUS}"
         if delete:
             keys = ", ".join(map(session.quoted, delete))
-            message += f"; delete from {table} where {_OF_THESE.format(keys)} and {_READ_COMMITTED} returning xid"  # noqa: S608
+            message += f"; delete from {table} where {_OF_THESE.format(keys)} and {_READ_COMMITTED} returning xid"
         try:
             inserted, *deleted = session.run(message, until)
         except psycopg.errors.UniqueViolation as error:
@@ -96,10 +99,10 @@ class PostgreSQLMarks(Marks):
         gone = [value(result, number) or "" for result in deleted for number in range(result.ntuples)]
         return value(inserted) or "", gone
 
-    def commit_row(self, raw: Any, table: str, row: str, branches: str) -> None:
+    def commit_row(self, raw: PsycopgRawConnection, table: str, row: str, branches: str) -> None:
         # By ctid: a serializable transaction's search by key would make concurrent ones fail.
         session = raw.session
-        update = f"update {table} set branches = {session.quoted(branches)} where {_IS_ROW.format(session.quoted(row))}"  # noqa: S608
+        update = f"update {table} set branches = {session.quoted(branches)} where {_IS_ROW.format(session.quoted(row))}"
         PostgreSQLDialect.commit(raw, f"{update}; commit")
 
     def begin(self, raw: psycopg.Connection[Any], lock_timeout: float, *, writes: bool) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome
-from txpool.resources.branches.phase_two import DONE, Ended, PhaseTwoCommand, PhaseTwoReply
+from txpool.resources.branches.phase_two import DONE, PhaseTwoCommand, PhaseTwoReply, ReplyKind
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.identity import identify
-from txpool.resources.postgresql.session.libpq import IDLE, Session, ends_session, failure, value
+from txpool.resources.postgresql.session.libpq import IDLE, LibpqSession, ends_session, failure, value
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 #: The evidence of a transaction that wrote nothing, and so has no id.
 NO_XID = "none"
@@ -38,7 +41,7 @@ class PostgreSQLPhaseTwo(PhaseTwoCommand):
 
     untold = "the server does not tell its timeline, as on a standby"
 
-    def sent(self, raw: Any | None, until: float | None, *, again: bool = False) -> PostgreSQLPhaseTwo:
+    def sent(self, raw: PsycopgRawConnection | None, until: float | None, *, again: bool = False) -> PostgreSQLPhaseTwo:
         """It was sent over this connection, None if that failed; `until` is when to stop waiting. Returns itself.
 
         `again` says that another was begun before, and interrupted.
@@ -48,18 +51,18 @@ class PostgreSQLPhaseTwo(PhaseTwoCommand):
         return self
 
     @staticmethod
-    def can_send(raw: Any) -> bool:
+    def can_send(raw: PsycopgRawConnection) -> bool:
         return bool(raw.session.status == IDLE)
 
-    def _lift_timeouts(self, raw: Any) -> None:
+    def _lift_timeouts(self, raw: PsycopgRawConnection) -> None:
         raw.session.run(NO_TIMEOUTS, self._until)
 
-    def _send(self, raw: Any) -> None:
-        session: Session = raw.session
+    def _send(self, raw: PsycopgRawConnection) -> None:
+        session: LibpqSession = raw.session
         session.send(f"{self._verb.word} prepared {session.quoted(self._record.xid.joined)}")
 
-    def _receive(self, raw: Any) -> PhaseTwoReply:
-        session: Session = raw.session
+    def _receive(self, raw: PsycopgRawConnection) -> PhaseTwoReply:
+        session: LibpqSession = raw.session
         results = session.receive(self._until)
         error = failure(results)
         remedy = None if error is None else self._remedy(session, error)
@@ -76,9 +79,9 @@ class PostgreSQLPhaseTwo(PhaseTwoCommand):
             return DONE
         if ends_session(error) or error.sqlstate in _TIMED_OUT:
             raise error
-        return PhaseTwoReply(Ended.GONE if error.sqlstate == _ABSENT else Ended.REFUSED, described(error))
+        return PhaseTwoReply(ReplyKind.GONE if error.sqlstate == _ABSENT else ReplyKind.REFUSED, described(error))
 
-    def _remedy(self, session: Session, error: psycopg.Error) -> str | None:
+    def _remedy(self, session: LibpqSession, error: psycopg.Error) -> str | None:
         """The SQL to execute before the command is sent again; None if nothing helps."""
         if error.sqlstate in _TIMED_OUT:
             return NO_TIMEOUTS
@@ -86,7 +89,7 @@ class PostgreSQLPhaseTwo(PhaseTwoCommand):
             return TAKE_ROLE.format(session.quoted(self._record.xid.joined))
         return None
 
-    def _status(self, raw: Any) -> BranchOutcome | None:
+    def _status(self, raw: PsycopgRawConnection) -> BranchOutcome | None:
         xid = self._record.evidence.get("xid", "")
         if xid in ("", NO_XID):
             return None
@@ -99,14 +102,14 @@ class PostgreSQLPhaseTwo(PhaseTwoCommand):
         status = value(found)
         return None if status is None else OUTCOMES.get(status, BranchOutcome.UNKNOWN)
 
-    def _identity(self, raw: Any) -> str:
+    def _identity(self, raw: PsycopgRawConnection) -> str:
         self._now = identify(raw.session, self._until)
         return self._now.identity
 
-    def _wrote_nothing(self, raw: Any) -> bool:
+    def _wrote_nothing(self, raw: PsycopgRawConnection) -> bool:
         return self._record.evidence.get("xid") == NO_XID
 
-    def _is_same_generation(self, raw: Any) -> bool | None:
+    def _is_same_generation(self, raw: PsycopgRawConnection) -> bool | None:
         timeline = self._record.evidence.get("timeline", "")
         if timeline and not self._now.timeline:
             return None

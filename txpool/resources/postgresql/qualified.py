@@ -69,7 +69,7 @@ _LOCK_MODES: Final = _words("row share access exclusive")
 def qualified(sql: LiteralString, tables: Mapping[str, str] | None = None) -> LiteralString:
     """The statement with the schema pg_catalog before each name that has none; `tables` have another.
 
-    ValueError where that is not possible: the message says what to write. Every operator has the same precedence with
+    ValueError if that is not possible: the message says what to write. Every operator has the same precedence with
     its schema, so that two in one expression need parentheses.
     """
     return _Statement(sql, tables or {}).qualified()
@@ -146,7 +146,7 @@ class _Statement:
         operators[-1] = True
 
     def _require_open(self, number: int, word: str) -> None:
-        """ValueError where a word hides an operator."""
+        """ValueError if a word hides an operator."""
         before = self._word(number - 1)
         hidden = None if before == "." or self._word(number + 1) in _LOCK_MODES else _HIDDEN.get(word)
         if word == "distinct" and before in ("is", "not"):

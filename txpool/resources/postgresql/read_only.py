@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -10,7 +10,10 @@ from txpool.errors import TransactionRolledBack, translate
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.postgresql.qualified import qualified
-from txpool.resources.postgresql.session.libpq import INTRANS, Session, failure, value, why_not_open
+from txpool.resources.postgresql.session.libpq import INTRANS, LibpqSession, failure, value, why_not_open
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 # A transaction without an id has written nothing in this database, but a function may have written through a foreign
 # server. The COMMIT of a serializable transaction may be refused though it has only read; not that of a READ ONLY one,
@@ -28,12 +31,12 @@ _HAS_ONLY_READ = qualified(
 class PostgreSQLReadOnlyCheck:
     """The check of one connection's local transaction. Used by one thread at a time."""
 
-    def __init__(self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines) -> None:
+    def __init__(self, datasource: str, driver: Driver, raw: PsycopgRawConnection, deadlines: Deadlines) -> None:
         self.datasource = datasource
         self._driver = driver
         self._raw = raw
         self._deadlines = deadlines
-        self._session: Session = raw.session
+        self._session: LibpqSession = raw.session
 
     def start_asking(self) -> None:
         session = self._session

@@ -18,6 +18,7 @@ from txpool.xid import PREFIX
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.resources.raw import SqlCursor
 
 _PREPARED: LiteralString = qualified(
     "select exists (select from pg_prepared_xacts where database = current_database() and starts_with(gid, %s::text))"
@@ -68,7 +69,7 @@ class PostgreSQLRecords(RecordsTable):
         with _outside_pool(source) as connection:
             return self.read(connection.cursor(), transaction_id, target)
 
-    def create(self, source: DataSource, cursor: Any) -> None:
+    def create(self, source: DataSource, cursor: SqlCursor) -> None:
         self._create(source)
         # The lock keeps others from changing the table. Another connection checks its owner: this snapshot may be old.
         cursor.execute(f"lock table {self.table} in row exclusive mode")
@@ -98,14 +99,14 @@ class PostgreSQLRecords(RecordsTable):
             _, description = cursor.execute(_DESCRIBED, [self.table]).fetchone()
             require_format(self.table, description)
 
-    def insert(self, cursor: Any, record: list[Any], lock_timeout: int) -> bool | None:
+    def insert(self, cursor: SqlCursor, record: list[Any], lock_timeout: int) -> bool | None:
         # The former value needs no escaping: it is a number and a unit.
         before = f"savepoint txpool_claim; {_SET_LOCK_TIMEOUT.format(lock_timeout)}"
         (former,) = cursor.execute(f"{_LOCK_TIMEOUT}; {before}").fetchone()
         try:
             free = super().insert(cursor, record, lock_timeout)
         except psycopg.Error as error:
-            with suppress(psycopg.Error):  # where the session is lost
+            with suppress(psycopg.Error):  # if the session is lost
                 cursor.execute("rollback to savepoint txpool_claim")
             if isinstance(error, psycopg.errors.LockNotAvailable):
                 return None
@@ -113,14 +114,14 @@ class PostgreSQLRecords(RecordsTable):
         cursor.execute(f"{_SET_LOCK_TIMEOUT.format(former)}; release savepoint txpool_claim")
         return free
 
-    def _execute(self, cursor: Any, statement: str, values: list[Any]) -> Any:
+    def _execute(self, cursor: SqlCursor, statement: str, values: list[Any]) -> Any:
         return cursor.execute(spelled(self._statement(statement)), values)
 
 
-def create_table(cursor: Any, table: str, columns: str) -> None:
+def create_table(cursor: SqlCursor, table: str, columns: str) -> None:
     """Create a table in the schema of txpool's tables, if it does not exist.
 
-    OperationalError where another role owns it; NotSupportedError where a later version has written it.
+    OperationalError if another role owns it; NotSupportedError if a later version has written it.
     """
     cursor.execute(f"create table if not exists {table} ({columns})")
     require_relations(cursor, table)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 
@@ -23,6 +23,9 @@ from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.trust import OUR_ROLES, require_relations, require_schema
 from txpool.xid import split_gtrid
 
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
+
 #: The schema of txpool's tables. Another role than the writer may have created it.
 SCHEMA = "txpool_spark"
 _NAME = re.compile(r"(txp1:[A-Za-z0-9_.-]+:[a-z0-9]+:[0-9a-z]+):([0-9]+)")
@@ -31,7 +34,7 @@ _LIST: LiteralString = qualified(
     f"""
     with recursive {OUR_ROLES} select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where n.nspname = %(schema)s and c.relkind = 'r' and c.relowner = any (table ours) order by c.oid
-"""  # noqa: S608 - a constant
+"""
 )
 _HAS_SCHEMA: LiteralString = qualified(f"select to_regnamespace('{SCHEMA}'::text) is not null")
 
@@ -53,7 +56,7 @@ class PostgreSQLStagingTable:
 
     @classmethod
     def parse(cls, name: str) -> PostgreSQLStagingTable | None:
-        """The staging table of this name; None where the name is not exactly a staging table's."""
+        """The staging table of this name; None if the name is not exactly a staging table's."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None
@@ -92,7 +95,7 @@ class Staging:
             raw.execute(f"create unlogged table {table.name} ({', '.join(columns)}) with (autovacuum_enabled = off)")
 
     def ensure(self, table: PostgreSQLStagingTable, columns: Sequence[str]) -> PostgreSQLStagingTable:
-        """Create the table, if it does not exist; OperationalError where another role owns the one that does."""
+        """Create the table, if it does not exist; OperationalError if another role owns the one that does."""
         with suppress(*MADE_MEANWHILE):
             self.create(table, columns)
             return table
@@ -132,12 +135,12 @@ class Staging:
                 raise
 
 
-def create_schema(raw: Any, roles: Collection[str] = ()) -> None:
-    """Create the schema of txpool's tables, if it does not exist; OperationalError where another role owns it.
+def create_schema(raw: PsycopgRawConnection, roles: Collection[str] = ()) -> None:
+    """Create the schema of txpool's tables, if it does not exist; OperationalError if another role owns it.
 
-    Where the role may not create it, the driver's error has a note that says what to do.
+    If the role may not create it, the driver's error has a note that says what to do.
     """
-    (exists,) = raw.execute(_HAS_SCHEMA).fetchone()
+    ((exists,),) = raw.execute(_HAS_SCHEMA).fetchall()
     if not exists:
         try:
             raw.execute(f"create schema {SCHEMA}")

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, LiteralString, NamedTuple
+from typing import TYPE_CHECKING, LiteralString, NamedTuple
 
 import psycopg
 
 from txpool.errors import OperationalError
 from txpool.resources.postgresql.qualified import qualified
+
+if TYPE_CHECKING:
+    from txpool.resources.raw import Executes
 
 #: Two CTEs of a statement that `qualified` gets; `ours` has the oids of the trusted roles. The server's predefined
 #: roles (pg_…, below 16384) only stand for rights: to be members of the same one makes two roles no more trusted.
@@ -50,7 +53,7 @@ _SCHEMA: LiteralString = qualified(
     select 'schema', quote_ident(nspname), '', '', pg_get_userbyid(nspowner),
         quote_ident(session_user)
     from pg_namespace where nspname = %(schema)s and nspowner <> all (table ours)
-"""  # noqa: S608 - constants
+"""
 )
 _ATTACHED: LiteralString = """
     it as (
@@ -114,9 +117,9 @@ _RELATIONS: LiteralString = qualified(
     where (h.classid = 'pg_type'::regclass::oid and h.objid >= 16384::oid) or exists (
         select from pg_depend d where (d.classid, d.objid) = (h.classid, h.objid) and d.refclassid = any {_CALLABLE}
             and not (d.refclassid = 'pg_class'::regclass::oid and d.refobjid = any (select oid from it)))
-"""  # noqa: S608 - constants
+"""
 )
-# Executed only where the last part has found something: the planner may JIT-compile it, which takes longest of all.
+# Executed only if the last part has found something: the planner may JIT-compile it, which takes longest of all.
 _CALLED: LiteralString = qualified(
     f"""
     with recursive {OUR_ROLES}, {_ATTACHED},
@@ -142,7 +145,7 @@ _CALLED: LiteralString = qualified(
         union all select relowner from pg_class
         where r.classid = 'pg_class'::regclass::oid and oid = r.objid and relkind <> 'i' and relkind <> 'I'
     ) o(owner) where o.owner <> all (table ours)
-"""  # noqa: S608 - constants
+"""
 )
 _WRITERS: LiteralString = qualified(
     f"""
@@ -159,7 +162,7 @@ _WRITERS: LiteralString = qualified(
     where a.privilege_type = any (array['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER'])
         and a.grantee <> all (table ours)
     group by 1, 2 order by 1, 2
-"""  # noqa: S608 - constants
+"""
 )
 _CREATORS: LiteralString = qualified(
     f"""
@@ -169,7 +172,7 @@ _CREATORS: LiteralString = qualified(
         left join pg_roles r on r.oid = a.grantee
     where n.nspname = any (current_schemas(false)) and a.privilege_type = 'CREATE' and a.grantee <> all (table ours)
     group by 1, 2 order by 1, 2
-"""  # noqa: S608 - constants
+"""
 )
 _KINDS = {
     "r": "table",
@@ -188,29 +191,29 @@ class TrustFault:
 
     found: str
     do: str
-    #: The role that is not trusted; empty where the fault is another.
+    #: The role that is not trusted; empty if the fault is another.
     owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TableWriter:
-    """A role that is not trusted and may write a table; `role` is PUBLIC where every role may."""
+    """A role that is not trusted and may write a table; `role` is PUBLIC if every role may."""
 
     table: str
     role: str
     privileges: tuple[str, ...]
 
 
-def schema_faults(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> list[TrustFault]:
-    """The faults of a schema; none where it does not exist. `roles` are trusted beside the session's own."""
+def schema_faults(cursor: Executes, schema: str, *, roles: Collection[str] = ()) -> list[TrustFault]:
+    """The faults of a schema; none if it does not exist. `roles` are trusted beside the session's own."""
     rows = cursor.execute(_SCHEMA, {"schema": schema, "roles": [*roles]}).fetchall()
     return [_fault(_FaultRow(*row)) for row in rows]
 
 
 def relation_faults(
-    cursor: Any, relations: Sequence[str], *, roles: Collection[str] = (), types: bool = True
+    cursor: Executes, relations: Sequence[str], *, roles: Collection[str] = (), types: bool = True
 ) -> list[TrustFault]:
-    """The faults of tables, with their schemas, triggers, defaults and the like; none where a table does not exist.
+    """The faults of tables, with their schemas, triggers, defaults and the like; none if a table does not exist.
 
     Names are looked up on the search path. Without `types` the owners of the columns' types are not checked.
     """
@@ -225,29 +228,29 @@ def relation_faults(
     return [_fault(row) for row in found]
 
 
-def writers(cursor: Any, relations: Sequence[str], *, roles: Collection[str] = ()) -> list[TableWriter]:
+def writers(cursor: Executes, relations: Sequence[str], *, roles: Collection[str] = ()) -> list[TableWriter]:
     """The roles that are not trusted, and have been granted to write tables or to create triggers on them."""
     rows = cursor.execute(_WRITERS, {"relations": [*relations], "roles": [*roles]}).fetchall()
     return [TableWriter(table, role, tuple(privileges)) for table, role, privileges in rows]
 
 
-def creators(cursor: Any, *, roles: Collection[str] = ()) -> list[tuple[str, str]]:
+def creators(cursor: Executes, *, roles: Collection[str] = ()) -> list[tuple[str, str]]:
     """The schemas of the search path in which a role may create that is not trusted, each with that role or PUBLIC."""
     rows = cursor.execute(_CREATORS, {"roles": [*roles]}).fetchall()
     return [(schema, role) for schema, role in rows]
 
 
-def require_schema(cursor: Any, schema: str, *, roles: Collection[str] = ()) -> None:
-    """Raise OperationalError where the schema is not trusted."""
+def require_schema(cursor: Executes, schema: str, *, roles: Collection[str] = ()) -> None:
+    """Raise OperationalError if the schema is not trusted."""
     _require(schema_faults(cursor, schema, roles=roles))
 
 
-def require_relations(cursor: Any, *relations: str, roles: Collection[str] = (), types: bool = True) -> None:
-    """Raise OperationalError where a table is not trusted."""
+def require_relations(cursor: Executes, *relations: str, roles: Collection[str] = (), types: bool = True) -> None:
+    """Raise OperationalError if a table is not trusted."""
     _require(relation_faults(cursor, relations, roles=roles, types=types))
 
 
-def require_locked(cursor: Any, relation: str, *, roles: Collection[str] = (), types: bool = True) -> None:
+def require_locked(cursor: Executes, relation: str, *, roles: Collection[str] = (), types: bool = True) -> None:
     """As `require_relations`, with a lock: nobody can change the table before the cursor's transaction ends."""
     try:
         cursor.execute(f"savepoint txpool_trust; lock table {relation} in row exclusive mode; release txpool_trust")
@@ -275,7 +278,7 @@ class _FaultRow(NamedTuple):
     """A fault as the queries return it."""
 
     sort: str
-    #: The table or schema, quoted where SQL needs it.
+    #: The table or schema, quoted if SQL needs it.
     name: str
     #: Its relkind, the trigger or the like that belongs to it, or its parent or child table.
     what: str
@@ -305,5 +308,5 @@ def _fault(row: _FaultRow) -> TrustFault:
         case _:
             kind = "schema" if row.sort == "schema" else _KINDS.get(what, "relation")
             found, do = f"{kind} {name} belongs to {owner}", f"ALTER {kind.upper()} {name} OWNER TO {row.user};"
-            do = f"drop it; or, where you know who has created it and what for, {do}"
+            do = f"drop it; or, if you know who has created it and what for, {do}"
     return TrustFault(found, do or "try again", owner)

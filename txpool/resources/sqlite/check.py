@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError
@@ -15,6 +15,9 @@ from txpool.findings.finding import Finding, failure, ok, warning
 from txpool.findings.marks import COLUMNS, CREATE, IS_MARK, mark_count, missing_columns
 from txpool.resources.base import Role
 from txpool.resources.sqlite.driver import SQLiteDriver
+
+if TYPE_CHECKING:
+    from txpool.resources.sqlite.driver import SQLiteRawConnection
 
 _LEVELS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
@@ -92,7 +95,7 @@ def _missing(path: Path, settings: DataSourceSettings) -> Finding | None:
     )
 
 
-def _opened(raw: Any, path: Path, settings: DataSourceSettings) -> Iterator[Finding]:
+def _opened(raw: SQLiteRawConnection, path: Path, settings: DataSourceSettings) -> Iterator[Finding]:
     (journal,) = raw.execute("pragma journal_mode").fetchone()
     (level,) = raw.execute("pragma synchronous").fetchone()
     yield ok("version", f"SQLite {sqlite3.sqlite_version}, journal_mode={journal}, synchronous={_LEVELS[level]}")
@@ -119,7 +122,7 @@ def _opened(raw: Any, path: Path, settings: DataSourceSettings) -> Iterator[Find
         raw.rollback()
 
 
-def _table(raw: Any, name: str) -> Iterator[Finding]:
+def _table(raw: SQLiteRawConnection, name: str) -> Iterator[Finding]:
     schema, _, relation = name.rpartition(".")
     with closing(raw.cursor()) as cursor:
         prefix = f"{schema}." if schema else ""
@@ -145,7 +148,7 @@ def _table(raw: Any, name: str) -> Iterator[Finding]:
             yield failure("damage", f"{name} is damaged: {problems[0]}", do="restore the database from a backup")
             return
         count, oldest = cursor.execute(
-            f"select count(*), max(julianday('now') - julianday(made_at)) * 86400 from {name} where {IS_MARK}"  # noqa: S608
+            f"select count(*), max(julianday('now') - julianday(made_at)) * 86400 from {name} where {IS_MARK}"
         ).fetchone()
         yield mark_count(name, count, oldest or 0.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txpool.errors import TransactionRolledBack, described, translate
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
@@ -12,6 +12,7 @@ from txpool.resources.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
+    from txpool.resources.sqlite.driver import SQLiteRawConnection
 
 # SQLite raises these before its commit point: nothing is committed. An I/O error may come after it.
 _DEFINITE = frozenset(
@@ -45,12 +46,12 @@ class SQLiteDialect:
         """Nothing, for the same reason."""
 
     def read_only_check(
-        self, datasource: str, driver: Driver, raw: Any, deadlines: Deadlines, *, committing: bool
+        self, datasource: str, driver: Driver, raw: SQLiteRawConnection, deadlines: Deadlines, *, committing: bool
     ) -> ReadOnlyCheck | None:
         """Of a transaction that was begun read-only; any other has the write lock, and counts as a writer."""
         return SQLiteReadOnlyCheck(datasource, raw) if raw.begins_read_only else None
 
-    def commit(self, raw: Any) -> None:
+    def commit(self, raw: SQLiteRawConnection) -> None:
         try:
             if not raw.in_transaction:
                 raise Refused("COMMIT was not sent: the transaction has ended before it")
@@ -74,7 +75,7 @@ class SQLiteDialect:
         return BranchOutcome.ROLLED_BACK
 
 
-def _take_note_back(raw: Any) -> None:
+def _take_note_back(raw: SQLiteRawConnection) -> None:
     try:
         raw.execute(_NO_TRANSACTION_OPEN)
     except sqlite3.Error:  # by the user's own query_only, for one: the note goes with the session

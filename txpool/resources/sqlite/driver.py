@@ -168,7 +168,7 @@ class SQLiteDriver:
                 raw.execute("begin")
                 return True
             raw.execute("begin immediate")
-            # Part of the transaction: afterwards it is there only where the user's own COMMIT has ended that.
+            # Part of the transaction: afterwards it is there only if the user's own COMMIT has ended that.
             try:
                 raw.execute(TRANSACTION_OPEN)
             except BaseException:  # by the user's own authorizer, for one

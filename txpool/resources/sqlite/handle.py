@@ -20,6 +20,7 @@ from txpool.tm.ambient import ambient
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.resources.sqlite.driver import SQLiteRawConnection
 
 #: Methods of sqlite3.Connection that leave the session as it was. All others that are not defined here may change it.
 _HARMLESS = frozenset({"backup", "getconfig", "getlimit", "serialize"})
@@ -30,7 +31,7 @@ class SQLiteCursor(PEP249Cursor):
     """A cursor as sqlite3 has it.
 
     What is ordinary costs one call more than sqlite3's own: on a plain connection the raw cursor is asked first, and
-    only where it fails, why. It fails, and has done nothing, once its connection was given back or has joined a
+    only if it fails, why. It fails, and has done nothing, once its connection was given back or has joined a
     transaction, since it was closed then.
     """
 
@@ -42,14 +43,14 @@ class SQLiteCursor(PEP249Cursor):
 
     _CLOSED = sqlite3.ProgrammingError
 
-    def _make_raw(self, raw: Any, holder: Any) -> Any:
+    def _make_raw(self, raw: SQLiteRawConnection, holder: Any) -> Any:
         connection = self._connection
-        #: The statements that are passed on without a further look: none where the datasource demands one.
+        #: The statements that are passed on without a further look: none if the datasource demands one.
         self._passed_on = PLAIN if connection.required is None else _NONE
         args, kwargs = self._arguments  # type: ignore[misc]
         cursor = raw.cursor(*args, **kwargs) if args or kwargs else raw.cursor()
         hold_open(holder, cursor)
-        #: The pooled connection where it is plain; None inside a transaction.
+        #: The pooled connection if it is plain; None inside a transaction.
         self._pooled = None
         if holder is connection:
             self._pooled = pooled = connection.pooled
@@ -148,7 +149,7 @@ class SQLiteCursor(PEP249Cursor):
         return self
 
     def _watched(self, execute: Callable[..., Any], sql: Any, parameters: Any) -> Self:
-        """Execute, and note where the statement may have changed the session: then nobody else gets that."""
+        """Execute, and note whether the statement may have changed the session: then nobody else gets that."""
         changes = sql not in PLAIN and changes_session(sql)
         if changes:
             self._require_kept_read_only(sql)
@@ -165,7 +166,7 @@ class SQLiteCursor(PEP249Cursor):
         return "" if inside and type(sql) is str and BEGINS[sql] else sql
 
     def _require_kept_read_only(self, sql: object) -> None:
-        """ProgrammingError where a statement would let a read-only transaction write."""
+        """ProgrammingError if a statement would let a read-only transaction write."""
         if "query_only" in str(sql).lower():
             connection = self._connection
             holder: Any = connection.current_enlistment() or connection.pooled
@@ -181,7 +182,7 @@ class SQLiteFactoryCursor(Cursor, SQLiteCursor):
 
     __slots__ = ()
 
-    def _make_raw(self, raw: Any, holder: Any) -> Any:
+    def _make_raw(self, raw: SQLiteRawConnection, holder: Any) -> Any:
         raw.changed = True  # what its class executes by itself is not seen
         return super()._make_raw(raw, holder)
 
@@ -309,5 +310,5 @@ class SQLiteConnection(PEP249Connection):
         raw.close()
         return raw
 
-    def has_work(self, raw: Any) -> bool:
+    def has_work(self, raw: SQLiteRawConnection) -> bool:
         return bool(raw.in_transaction)

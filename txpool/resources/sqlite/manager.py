@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txpool.resources.manager import ResourceManager
 from txpool.sql.dialects import SQLITE
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from txpool.findings.finding import Finding
     from txpool.resources.driver import Driver
     from txpool.resources.records import RecordsTable
+    from txpool.resources.sqlite.driver import SQLiteRawConnection
 
 
 class SQLite(ResourceManager):
@@ -57,7 +58,7 @@ class SQLite(ResourceManager):
             "read-uncommitted takes a cache that connections share, which a pool's do not"
         )
 
-    def begin_as(self, raw: Any, characteristics: Characteristics) -> None:
+    def begin_as(self, raw: SQLiteRawConnection, characteristics: Characteristics) -> None:
         from txpool.resources.sqlite.driver import begin_as
 
         begin_as(raw, characteristics)

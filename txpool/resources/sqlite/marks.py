@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txpool.errors import ProgrammingError, described, translate
 from txpool.resources.base import Refused
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
 from txpool.resources.sqlite.dialect import SQLiteDialect
+
+if TYPE_CHECKING:
+    from txpool.resources.sqlite.driver import SQLiteRawConnection
 
 # The least `pragma synchronous` with which a commit survives a power failure, by journal mode: FULL, else EXTRA.
 _SYNCHRONOUS = {"wal": 2}
@@ -25,7 +28,7 @@ class SQLiteMarks(Marks):
     def qualified_name(self, raw: sqlite3.Connection, table: str) -> str | None:
         schema, _, name = table.rpartition(".")
         schema = schema or "main"
-        query = f"select name from {schema}.sqlite_master where type = 'table' and lower(name) = lower(?)"  # noqa: S608
+        query = f"select name from {schema}.sqlite_master where type = 'table' and lower(name) = lower(?)"
         return f"{schema}.{name}" if raw.execute(query, [name]).fetchone() else None
 
     def require_ours(self, raw: sqlite3.Connection, table: str, roles: Collection[str], *, writes: bool) -> None:
@@ -34,12 +37,12 @@ class SQLiteMarks(Marks):
     def is_sole_writer(self, raw: sqlite3.Connection) -> bool:
         return raw.in_transaction
 
-    def database_identity(self, raw: Any) -> str:
+    def database_identity(self, raw: SQLiteRawConnection) -> str:
         return ""
 
     def mark(
         self,
-        raw: Any,
+        raw: SQLiteRawConnection,
         table: str,
         row: dict[str, str],
         delete: Sequence[str],
@@ -60,7 +63,7 @@ class SQLiteMarks(Marks):
             )
         names = ", ".join(row)
         unchecked = bool(identity) and raw.marks_identity != identity
-        condition = f" where exists (select 1 from {table} where xid = ? and action_uid = ?)" if unchecked else ""  # noqa: S608
+        condition = f" where exists (select 1 from {table} where xid = ? and action_uid = ?)" if unchecked else ""
         values = [*row.values(), *((IDENTITY, identity) if unchecked else ())]
         try:
             if (
@@ -71,14 +74,14 @@ class SQLiteMarks(Marks):
             raw.marks_identity = identity
         except sqlite3.IntegrityError as error:
             raise AbortRecorded from error
-        cursor.execute(f"delete from {table} where xid in ({_placeholders(delete)})", [*delete])  # noqa: S608
+        cursor.execute(f"delete from {table} where xid in ({_placeholders(delete)})", [*delete])
         return row["xid"], [*delete]
 
-    def commit_row(self, raw: sqlite3.Connection, table: str, row: str, branches: str) -> None:
+    def commit_row(self, raw: SQLiteRawConnection, table: str, row: str, branches: str) -> None:
         try:
             # Without an open transaction sqlite3 would begin one, and the commit below would not be refused.
             if raw.in_transaction:
-                sqlite3.Cursor(raw).execute(f"update {table} set branches = ? where xid = ?", [branches, row])  # noqa: S608
+                sqlite3.Cursor(raw).execute(f"update {table} set branches = ? where xid = ?", [branches, row])
         except sqlite3.Error as error:
             translate(error)
             raise Refused(f"COMMIT was not sent: {described(error)}") from error

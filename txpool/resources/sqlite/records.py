@@ -13,6 +13,7 @@ from txpool.resources.records import FORMAT, EarlierRun, RecordsTable, require_f
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.resources.raw import SqlCursor
 
 _COLUMNS = """
     transaction_id text, target text, gtrid text not null, mode text not null, plan text not null, partitions integer,
@@ -27,7 +28,7 @@ class SQLiteRecords(RecordsTable):
     table = "main.txpool_spark_writes"
     parameter = "?"
 
-    def create(self, source: DataSource, cursor: Any) -> None:
+    def create(self, source: DataSource, cursor: SqlCursor) -> None:
         # SQLite keeps the text of the statement, and in it the format.
         cursor.execute(f"create table if not exists {self.table} (/* {FORMAT} */ {_COLUMNS})")
         self._is_there(cursor)
@@ -45,7 +46,7 @@ class SQLiteRecords(RecordsTable):
     def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
         return None
 
-    def read(self, cursor: Any, transaction_id: str, target: str) -> EarlierRun | None:
+    def read(self, cursor: SqlCursor, transaction_id: str, target: str) -> EarlierRun | None:
         found = super().read(cursor, transaction_id, target) if self._is_there(cursor) else None
         if found is not None:
             self._make_durable(cursor)
@@ -53,7 +54,7 @@ class SQLiteRecords(RecordsTable):
             return found
         return replace(found, made_at=datetime.fromisoformat(str(found.made_at)).replace(tzinfo=UTC))
 
-    def _make_durable(self, cursor: Any) -> None:
+    def _make_durable(self, cursor: SqlCursor) -> None:
         """Sync what was read: the process that wrote the record may have died before it was synced.
 
         The record is in the write-ahead log, or was committed when the journal was truncated, or unlinked, which is in
@@ -69,9 +70,9 @@ class SQLiteRecords(RecordsTable):
                 finally:
                     os.close(descriptor)
 
-    def _is_there(self, cursor: Any) -> bool:
+    def _is_there(self, cursor: SqlCursor) -> bool:
         schema, _, name = self.table.partition(".")
-        found = cursor.execute(f"select sql from {schema}.sqlite_master where name = ?", [name]).fetchone()  # noqa: S608
+        found = cursor.execute(f"select sql from {schema}.sqlite_master where name = ?", [name]).fetchone()
         if found is not None:
             require_format(self.table, found[0])
         return found is not None

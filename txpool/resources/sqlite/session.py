@@ -29,7 +29,7 @@ PLAIN: set[str] = set()
 
 
 def changes_session(sql: object) -> bool:
-    """Whether this statement may change its session; where it surely does not, it is added to PLAIN."""
+    """Whether this statement may change its session; if it surely does not, it is added to PLAIN."""
     if not isinstance(sql, str):
         return True
     head = SQLITE.readings[0].head(sql)

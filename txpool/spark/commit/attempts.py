@@ -1,7 +1,7 @@
 """Chooses the task attempts of a Spark write that the transaction adopts, one for each partition.
 
 The Xid of a branch carries its partition, its task attempt, and the number of branches of that attempt. An attempt is
-complete when the databases list that number of branches. Where a branch is named before its first statement (MariaDB,
+complete when the databases list that number of branches. If a branch is named before its first statement (MariaDB,
 MySQL), the number is not known yet, and the name has 0: such an attempt is never complete, and no retry adopts it.
 """
 
@@ -34,7 +34,7 @@ class Attempt:
 
     @property
     def countable(self) -> bool:
-        """Whether it can ever be complete: not where a branch was named before anybody knew how many there will be."""
+        """Whether it can ever be complete: not if a branch was named before anybody knew how many there will be."""
         return 0 not in self._counts
 
     @property
@@ -64,9 +64,9 @@ class PartitionResult:
     records: tuple[BranchRecord, ...]
     #: The settings of the datasources that only the task knew, by name; references in them are unresolved.
     settings: Mapping[str, Mapping[str, Any]]
-    #: Rows and bytes of the partition; (0, 0) where the task does not count them.
+    #: Rows and bytes of the partition; (0, 0) if the task does not count them.
     size: tuple[int, int] = (0, 0)
-    #: The pickled values that the user's function yielded; None where they are not collected.
+    #: The pickled values that the user's function yielded; None if they are not collected.
     yields: bytes | None = None
 
     def pack(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class PartitionResult:
 
 
 def refusal(error: ConfigurationError) -> dict[str, Any]:
-    """What a task returns, packed, where its configuration is wrong: an exception would make Spark try it again."""
+    """What a task returns, packed, if its configuration is wrong: an exception would make Spark try it again."""
     return {_REFUSED: "\n".join([str(error), *getattr(error, "__notes__", ())])}
 
 

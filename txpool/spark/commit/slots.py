@@ -9,7 +9,7 @@ from txpool.errors import OperationalError
 from txpool.resources.postgresql.qualified import qualified
 from txpool.tm.transaction import Transaction
 
-#: PostgreSQL's SQLSTATE where PREPARE TRANSACTION finds no free slot.
+#: PostgreSQL's SQLSTATE if PREPARE TRANSACTION finds no free slot.
 _NO_SLOT_SQLSTATE = "53200"
 NO_SLOT = "All slots for prepared transactions are taken"
 #: The first key of the advisory locks; each stands for one reserved slot.

@@ -75,13 +75,13 @@ class Format(DataSource):
     def reader(self, schema: StructType) -> NoReturn:
         self.schema()
 
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802 - the name is Spark's
+    def streamReader(self, schema: StructType) -> NoReturn:
         self.schema()
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
         return self._writer(schema, overwrite, streaming=False)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: N802 - the name is Spark's
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:
         return self._writer(schema, overwrite, streaming=True)
 
     def _writer(self, schema: StructType, overwrite: bool, *, streaming: bool) -> Writer:
@@ -103,10 +103,10 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_partition(self._plan, iterator)
 
-    def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803 - the name is Spark's
+    def commit(self, messages: list[Any], batchId: int | None = None) -> None:
         ask_driver(self._address, _Commit(self._plan, messages))
 
-    def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
+    def abort(self, messages: list[Any], batchId: int | None = None) -> None:
         ask_driver(self._address, _Abort(self._plan, messages))
 
 

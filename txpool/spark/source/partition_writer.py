@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,9 @@ from txpool.spark.table.dialect import TableDialect, TaskCopy, dialect_of
 from txpool.spark.table.tasks import DIRECT, STAGED, StagedCopy, measure
 from txpool.spark.task.task import PartitionTask
 from txpool.spark.task.worker import prepare_worker
+
+if TYPE_CHECKING:
+    from txpool.dbapi.connection import PEP249Connection
 
 #: The number of slots that tasks leave free, for the driver's own branch.
 _SPARE_SLOTS = 1
@@ -68,7 +71,7 @@ class PartitionCommitMessage(WriterCommitMessage):
 def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> PartitionCommitMessage:
     """Write one partition for the job's ambient transaction, or else for the write's own. Called in the task."""
     context = TaskContext.get()
-    assert context is not None  # noqa: S101 - Spark runs this
+    assert context is not None
     prepare_worker()
     ambient = gtrid_of_job(context)
     batch = None
@@ -79,8 +82,8 @@ def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Parti
                 "transaction of its own. Start it outside of any. Nothing was written"
             )
         query, number = map(context.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
-        assert query is not None  # noqa: S101 - Spark runs this
-        assert number is not None  # noqa: S101
+        assert query is not None
+        assert number is not None
         batch = StreamBatch(query, int(number))
     elif not ambient and plan.open_gtrids:
         raise ProgrammingError(
@@ -156,7 +159,7 @@ class _TaskSlot:
             self._reservation.release()
 
 
-def _ensure_staging(plan: WritePlan, dialect: TableDialect, table: Any, connection: Any) -> TaskCopy:
+def _ensure_staging(plan: WritePlan, dialect: TableDialect, table: Any, connection: PEP249Connection) -> TaskCopy:
     """Create the staging table if it does not exist; if it does, check its owner. Returns what writes into it."""
     if not dialect.require_staged(connection.cursor(), table):
         table = dialect.staging(find(plan.source)).ensure(table, dialect.staged_columns(plan.layout))
@@ -169,7 +172,7 @@ def _written_columns(batch: pa.RecordBatch, fields: tuple[WrittenField, ...]) ->
     return pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])
 
 
-def _converted(array: Any, field: WrittenField) -> Any:
+def _converted(array: pa.Array, field: WrittenField) -> Any:
     if not field.as_local:
         return array
     try:

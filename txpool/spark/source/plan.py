@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
+from pyspark.sql import types as T
 
 from txpool.characteristics import Characteristics
 from txpool.datasource import DataSource, find
@@ -40,7 +40,7 @@ OPTIONS = {
     "upsertKeys": "Columns, with commas between them. With mode `append`, a row that has the same keys is updated.",
     "transactionId": "As `transaction_id` of `write_table()`, but other data are told by schema, options and number of "
     "rows alone. Of a stream, a name that outlives its checkpoint.",
-    "strategy": "`auto`, `direct` or `staged`. `direct` is possible only where no unique index, foreign key or trigger "
+    "strategy": "`auto`, `direct` or `staged`. `direct` is possible only if no unique index, foreign key or trigger "
     "can make tasks wait.",
     "createTable": "`true`: a table that is missing is made.",
 }
@@ -138,7 +138,7 @@ def plan_write(
     if not source.resource_manager.spark_tasks:
         raise NotSupportedError(
             f'{source.name} (driver={source.driver}) {source.resource_manager.why_no_tasks}: the "txpool" format '
-            "does not write into it. Use write_table(), where that can. Nothing was done"
+            "does not write into it. Use write_table(), if that can. Nothing was done"
         )
     require_not_alone(source)
     keys = tuple(key.strip() for key in given.get("upsertKeys", "").split(",") if key.strip())
@@ -218,7 +218,7 @@ def _parse_options(options: Mapping[str, str]) -> dict[str, str]:
 def _strategy(
     wanted: str, source: DataSource, target: Target, mode: str, open_transactions: Sequence[Transaction]
 ) -> str:
-    """Direct only where a late or lost attempt cannot block another task: the format cannot monitor its job."""
+    """Direct only if a late or lost attempt cannot block another task: the format cannot monitor its job."""
     dialect = dialect_of(source)
     why = dialect.why_staged(source, target, mode)
     if why is None and any(transaction.works_in(source.name) for transaction in open_transactions):

@@ -86,7 +86,7 @@ class _OncePerBatch:
 
     def _once(self, batch_df: DataFrame, batch_id: int, stream: str, plan: str) -> None:
         transaction = current()
-        assert transaction is not None  # noqa: S101 - it was begun by the caller
+        assert transaction is not None
         record = IdempotentWrite(self.source, stream, _TARGET, transaction.gtrid, _TARGET, plan, batch_id)
         with closing(self.source.connect()) as connection:
             earlier = record.claim(connection)

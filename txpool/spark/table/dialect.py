@@ -17,6 +17,8 @@ from txpool.resources.base import Role
 from txpool.resources.recovery_access import StagingTable
 
 if TYPE_CHECKING:
+    from txpool.dbapi.connection import PEP249Connection
+    from txpool.dbapi.cursor import PEP249Cursor
     from txpool.spark.commit.attempts import PartitionResult
     from txpool.spark.commit.status import TaggedJob
     from txpool.spark.table.target import Target
@@ -33,7 +35,7 @@ class TaskCopy(Protocol):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
         """Write within the ambient transaction. Returns the number of rows, and of bytes sent."""
 
-    def run(self, connection: Any, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
+    def run(self, connection: PEP249Connection, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
         """Write over a connection, without a COMMIT. Returns the number of rows, and of bytes sent."""
 
 
@@ -49,7 +51,7 @@ class Merge(Protocol):
     @property
     def mode(self) -> str: ...
 
-    def run(self, cursor: Any, results: Sequence[PartitionResult]) -> None:
+    def run(self, cursor: PEP249Cursor, results: Sequence[PartitionResult]) -> None:
         """Move the rows of the chosen attempts.
 
         Errors: OperationalError if rows are lost; DataError if two rows have the same key, or a key is NULL.
@@ -81,13 +83,13 @@ class PartitionRecords(Protocol):
     def create(self, source: DataSource) -> None:
         """Create their table if it does not exist."""
 
-    def claim(self, cursor: Any, key: Sequence[Any]) -> int | None:
+    def claim(self, cursor: PEP249Cursor, key: Sequence[Any]) -> int | None:
         """None if the partition is to be written now; the number of rows of the attempt that has committed it.
 
         Waits for another attempt that has not ended.
         """
 
-    def finish(self, cursor: Any, key: Sequence[Any], rows: int) -> None:
+    def finish(self, cursor: PEP249Cursor, key: Sequence[Any], rows: int) -> None:
         """Write how many rows the partition has."""
 
 
@@ -149,9 +151,9 @@ class TableDialect(Protocol):
         """Why tasks cannot write into the table itself; None if they can."""
 
     def why_direct_failed(self, error: BaseException | None) -> str | None:
-        """Why tasks could not write into the table itself, where a staged write may be possible; else None."""
+        """Why tasks could not write into the table itself, if a staged write may be possible; else None."""
 
-    def is_written_by(self, connection: Any, name: str) -> bool:
+    def is_written_by(self, connection: PEP249Connection, name: str) -> bool:
         """Whether the connection's transaction may hold a lock for which other writers of the table have to wait.
 
         Asked before the write does anything itself.
@@ -168,7 +170,7 @@ class TableDialect(Protocol):
     def staged_columns(self, layout: Layout) -> list[str]:
         """The columns of a staging table as SQL declares them."""
 
-    def require_staged(self, cursor: Any, table: Any) -> bool:
+    def require_staged(self, cursor: PEP249Cursor, table: Any) -> bool:
         """In a task: whether the staging table exists. An error if it is not trusted."""
 
     def copy_into(
@@ -176,7 +178,7 @@ class TableDialect(Protocol):
     ) -> TaskCopy:
         """What writes into the table itself. `label` is the session's name while it runs.
 
-        Where nothing but a timeout shows that tasks wait for each other, it is `lock_seconds`; None is the session's.
+        If nothing but a timeout shows that tasks wait for each other, it is `lock_seconds`; None is the session's.
         """
 
     def copy_staged(self, datasource: str, table: Any, layout: Layout, label: str) -> TaskCopy:
@@ -197,10 +199,10 @@ class TableDialect(Protocol):
     def watch(
         self, transaction: Transaction, write: int, sources: Sequence[DataSource], job: TaggedJob | None = None
     ) -> AbstractContextManager[object]:
-        """For the length of a block: ends a wait of the transaction for itself, where the database does not."""
+        """For the length of a block: ends a wait of the transaction for itself, if the database does not."""
 
-    def running(self, connection: Any, label: str) -> tuple[int, int]:
-        """The rows and bytes that the server has received of writes that have not ended; 0 where it does not tell."""
+    def running(self, connection: PEP249Connection, label: str) -> tuple[int, int]:
+        """The rows and bytes that the server has received of writes that have not ended; 0 if it does not tell."""
 
 
 def require_not_alone(source: DataSource) -> None:

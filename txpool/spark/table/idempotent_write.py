@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.idempotency.once import IdempotentWork
 from txpool.resources.records import EarlierRun
+
+if TYPE_CHECKING:
+    from txpool.dbapi.connection import PEP249Connection
 
 # What differs between two runs in the text of the same plan: ids of expressions and RDDs, and object addresses.
 _VOLATILE = re.compile(r"#\d+L?|(?<=RDD\[)\d+(?=\])|@[0-9a-f]+\b|plan_id=\d+")
@@ -29,7 +32,7 @@ _OTHER_BATCH = "its schema or its offsets were different"
 class IdempotentWrite(IdempotentWork):
     """One write into a table under a transaction_id, or one batch of a stream."""
 
-    def claim(self, connection: Any) -> EarlierRun | None:
+    def claim(self, connection: PEP249Connection) -> EarlierRun | None:
         """Claim the transaction_id within the connection's transaction. Returns the run that committed it before.
 
         If the earlier run is in doubt, recovery resolves it first. Errors: OperationalError if another run holds the
@@ -62,7 +65,7 @@ class IdempotentWrite(IdempotentWork):
             "what is in doubt. Nothing was written, do it again later"
         )
 
-    def require_partitions(self, connection: Any, partitions: int) -> None:
+    def require_partitions(self, connection: PEP249Connection, partitions: int) -> None:
         """Record the number of partitions that commit separately. ProgrammingError if an earlier run had another."""
         recorded = self._records.keep(connection.cursor(), self.transaction_id, self.target, partitions)
         if recorded != partitions:
@@ -113,7 +116,7 @@ def must_count(df: DataFrame) -> bool:
 def fingerprint(df: DataFrame, *, by_file: bool = False) -> str:
     """A digest of a DataFrame's schema, its plan, and the folders that it reads.
 
-    With `by_file`, of each file as well, by its name, length and time of modification: where a rerun goes on with a
+    With `by_file`, of each file as well, by its name, length and time of modification: if a rerun goes on with a
     part of the data, the rest must be the same.
     """
     plan = _VOLATILE.sub("", df._jdf.queryExecution().analyzed().toString())

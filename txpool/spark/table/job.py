@@ -38,7 +38,7 @@ from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 
-#: How long a task of a direct write waits for a row's lock, in seconds, where the write can be repeated staged.
+#: How long a task of a direct write waits for a row's lock, in seconds, if the write can be repeated staged.
 AUTO_LOCK_SECONDS = 5
 
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txpool.errors import DataError
 from txpool.spark.table.target import Target, create_statement
 from txpool.spark.types.columns import Layout
 from txpool.spark.types.identifiers import quoted, quoted_list
+
+if TYPE_CHECKING:
+    from txpool.dbapi.cursor import PEP249Cursor
 
 _COUNT = "count(*)"
 
@@ -34,23 +37,23 @@ class StagingMerge:
     count: str = _COUNT
     several: str = f"{_COUNT} > 1"
 
-    def insert(self, cursor: Any, chosen: str | None) -> None:
+    def insert(self, cursor: PEP249Cursor, chosen: str | None) -> None:
         """Move the rows that a WHERE clause chooses, or none. DataError if two have the same key, or a key is NULL."""
         if chosen is not None and self.mode == "upsert":
             self._require_keys(cursor, chosen)
         if not self.target.exists:
             cursor.execute(create_statement(self.target.name, self.created, self.keys))
         if self.mode == "overwrite":
-            cursor.execute(f"delete from {self.target.name}")  # noqa: S608
+            cursor.execute(f"delete from {self.target.name}")
         if chosen is not None:
             cursor.execute(self._insert_statement(chosen))
 
-    def _require_keys(self, cursor: Any, chosen: str) -> None:
+    def _require_keys(self, cursor: PEP249Cursor, chosen: str) -> None:
         """Check that each row has a key, and no two rows the same key, since only one of them could stay."""
         keys = quoted_list(self.keys)
         null = " or ".join(f"{quoted(key)} is null" for key in self.keys)
         query = (
-            f"select {keys}, {self.count} from {self.staging} {chosen} group by {keys} "  # noqa: S608
+            f"select {keys}, {self.count} from {self.staging} {chosen} group by {keys} "
             f"having {self.several} or {null} limit 1"
         )
         found = cursor.execute(query).fetchone()
@@ -66,7 +69,7 @@ class StagingMerge:
     def _insert_statement(self, chosen: str) -> str:
         names = quoted_list(self.layout.names)
         statement = (
-            f"insert into {self.target.name} ({names}) {self.target.overriding} "  # noqa: S608
+            f"insert into {self.target.name} ({names}) {self.target.overriding} "
             f"select {names} from {self.staging} {chosen}"
         )
         if self.mode == "upsert":

@@ -47,7 +47,7 @@ class PartitionTransaction:
 
     def __call__(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         context = TaskContext.get()
-        assert context is not None  # noqa: S101 - Spark runs this
+        assert context is not None
         self.datasources.unpack()
         key = [self.transaction_id, self.target, partition]
         with closing(connect(self.copy.datasource)) as connection:

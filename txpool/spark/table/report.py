@@ -63,7 +63,7 @@ class FinishedPartitions(AccumulatorParam[dict[int, tuple[int, int]]]):
     def zero(self, value: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
         return {}
 
-    def addInPlace(  # noqa: N802 - the name is Spark's
+    def addInPlace(
         self, value1: dict[int, tuple[int, int]], value2: dict[int, tuple[int, int]]
     ) -> dict[int, tuple[int, int]]:
         value1.update(value2)
@@ -112,7 +112,7 @@ class ProgressReporter(BackgroundThread):
 class CopyProgress:
     """Measures the progress of tasks that write.
 
-    Writes that run are measured by the server, where it tells (PostgreSQL's pg_stat_progress_copy). If it does not
+    Writes that run are measured by the server, if it tells (PostgreSQL's pg_stat_progress_copy). If it does not
     answer, only finished partitions count.
     """
 

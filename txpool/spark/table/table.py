@@ -54,7 +54,7 @@ def write_table(
     With strategy `direct` each task writes into the table, in a branch that stays prepared until the end; in PostgreSQL
     each partition needs a slot of max_prepared_transactions. With `staged` tasks write into a staging table, in
     PostgreSQL an unlogged one in the schema txpool_spark, and the driver moves the rows in its own branch. `auto` is
-    direct where that is possible, and staged where tasks of a direct write would wait for each other. If there are
+    direct if that is possible, and staged if tasks of a direct write would wait for each other. If there are
     more partitions than `max_partitions`, they are coalesced without a shuffle, as Spark's JDBC writer does by
     numPartitions. The default is four for each core, since a task costs more than many rows do; with dynamic allocation
     there is no limit. `progress` is called about once a second, in a thread of its own.

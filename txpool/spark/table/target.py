@@ -14,7 +14,7 @@ from txpool.spark.types.identifiers import quoted, quoted_list
 class Target:
     """A table, or one that is to be created."""
 
-    #: Schema and name, quoted where necessary.
+    #: Schema and name, quoted if necessary.
     name: str
     columns: tuple[Column, ...] = ()
     #: The columns of each unique index.

@@ -52,14 +52,14 @@ class StagedCopy:
     datasources: TaskDatasources
     gtrid: str
     write: int
-    #: Where tasks create the staging table: called with the connection, it returns what is used in place of `copy`.
+    #: If tasks create the staging table: called with the connection, it returns what is used in place of `copy`.
     prepare: Callable[[Any], TaskCopy] | None = None
     #: The trace of the transaction that is ambient when the task is created.
     trace: TaskTrace = field(default_factory=ambient_trace)
 
     def __call__(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         context = TaskContext.get()
-        assert context is not None  # noqa: S101 - Spark runs this
+        assert context is not None
         attempt = context.taskAttemptId()
         self.datasources.unpack()
         size = 0, 0
@@ -91,7 +91,7 @@ class ArrowTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        assert context is not None  # noqa: S101 - Spark runs this
+        assert context is not None
         partition = context.partitionId()
         prepare_worker()
         write = self.writers[context.getLocalProperty(STRATEGY) or DIRECT]

@@ -50,7 +50,7 @@ class PartitionTask:
     def __call__(self, partition: int, rows: Iterator[Any]) -> Iterator[dict[str, Any]]:
         """Write the partition and prepare it, or adopt an earlier attempt. Returns one packed PartitionResult."""
         context = TaskContext.get()
-        assert context is not None  # noqa: S101 - Spark runs this
+        assert context is not None
         attempt = context.taskAttemptId()
         datasources, unavailable = self.datasources.unpack()
         numbers = {"write": self.write, "partition": partition, "attempt": attempt}

@@ -25,19 +25,19 @@ _EXACT_DIGITS, _EXACT_POWER = 15, 22
 _LEAST_WHOLE, _MOST_WHOLE = -(2**63), 2**64 - 1
 
 
-def require_between(values: Any, least: int, most: int, message: str) -> None:
+def require_between(values: pa.Array, least: int, most: int, message: str) -> None:
     """All numbers are within these bounds."""
     found = pc.min_max(values).as_py()
     if found["min"] is not None and not least <= found["min"] <= found["max"] <= most:
         raise ValueError(message)
 
 
-def require_days(dates: Any) -> None:
+def require_days(dates: pa.Array) -> None:
     """Dates are from 0001-01-01 to 9999-12-31."""
     require_between(dates.cast(pa.int32()), *_DAYS, "a date is from 0001-01-01 to 9999-12-31")
 
 
-def require_moments(timestamps: Any, digits: int | None = None) -> None:
+def require_moments(timestamps: pa.Array, digits: int | None = None) -> None:
     """Timestamps are from 0001-01-01 to 9999-12-31, and a column with so many digits below a second keeps them."""
     moments = timestamps.cast(pa.timestamp("us", timestamps.type.tz)).cast(pa.int64())
     require_between(moments, *_MOMENTS, "a timestamp is from 0001-01-01 to 9999-12-31")
@@ -45,7 +45,7 @@ def require_moments(timestamps: Any, digits: int | None = None) -> None:
         require_fraction(moments, digits)
 
 
-def require_fraction(microseconds: Any, digits: int) -> None:
+def require_fraction(microseconds: pa.Array, digits: int) -> None:
     """Microseconds have no more than so many digits below a second: a server rounds others without a word."""
     unit = 10 ** (_MICROSECOND_DIGITS - digits)
     if unit > 1 and (pc.fill_null(microseconds, 0).to_numpy() % unit).any():
@@ -55,27 +55,27 @@ def require_fraction(microseconds: Any, digits: int) -> None:
         )
 
 
-def require_length(texts: Any, most: int) -> None:
+def require_length(texts: pa.Array, most: int) -> None:
     """Texts have no more than so many characters: a server cuts spaces at the end without a word."""
     longest = pc.max(pc.utf8_length(texts)).as_py()
     if longest is not None and longest > most:
         raise ValueError(f"it has {longest} characters, and the column {most}")
 
 
-def require_no_null(values: Any) -> None:
+def require_no_null(values: pa.Array) -> None:
     """No value is NULL, for which a server would take the next number."""
     if values.null_count:
         raise ValueError("it is NULL, and the server would take a number of its own: leave the column out")
 
 
-def require_signed_zeros_kept(floats: Any) -> None:
+def require_signed_zeros_kept(floats: pa.Array) -> None:
     """No value is -0.0."""
     zeros = floats.filter(pc.equal(floats, 0.0))
     if len(zeros) and pc.any(pc.less(pc.divide(pa.scalar(1.0, zeros.type), zeros), 0.0)).as_py():
         raise ValueError("it is -0.0, which would be stored as 0.0: add 0.0 to it")
 
 
-def require_no_replacement(texts: Any) -> None:
+def require_no_replacement(texts: pa.Array) -> None:
     """No text has the character U+FFFD, which Spark's JSON has in place of bytes that are no UTF-8."""
     if pc.any(pc.match_substring(texts, "\ufffd")).as_py():
         raise ValueError("a text within it has U+FFFD, by which Spark's JSON replaces bytes that are no UTF-8")
@@ -88,7 +88,7 @@ class JsonCheck(Enum):
     KEYS = "keys"  #: no object has a key twice: the server keeps the last one
     NUMBERS = "numbers"  #: that, and numbers are whole ones of 64 bits, or what MySQL's parser keeps
 
-    def require(self, texts: Any) -> None:
+    def require(self, texts: pa.Array) -> None:
         """ValueError if a text, or bytes that are one, is no JSON, or has what is checked for."""
         if self is JsonCheck.NONE:
             return

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
+from pyspark.sql import types as T
 from pyspark.sql.types import DataType, StructField
 
 from txpool.config.properties import nearest
@@ -41,7 +41,7 @@ class Column:
     length: int | None = None
     #: The column may be NULL.
     nullable: bool = True
-    #: The texts that it can have, where those are listed.
+    #: The texts that it can have, if those are listed.
     labels: tuple[str, ...] = ()
     #: A row without a value for it has the next number.
     numbered: bool = False
@@ -140,7 +140,7 @@ def selected(
 def mapped_in_arrow(
     df: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
 ) -> DataFrame:
-    """As `df.mapInArrow`, where columns may have any names; the function knows them by their places."""
+    """As `df.mapInArrow`, if columns may have any names; the function knows them by their places."""
     if any(_reference(name) != name for name in df.columns):  # PySpark would not find these
         df = df.toDF(*(f"column{place}" for place in range(len(df.columns))))
     return df.mapInArrow(function, schema)

@@ -19,7 +19,7 @@ class ColumnEncoding:
     oid: int = 0
     #: The column is an array of the kind.
     array: bool = False
-    #: The texts that the column can have, where those are listed.
+    #: The texts that the column can have, if those are listed.
     labels: tuple[str, ...] = ()
     #: How many digits below a second the column keeps; None if all of a microsecond's.
     digits: int | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql import functions as F  # noqa: N812 - as every user of Spark knows it
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.types import DataType
 
 NESTED = (T.StructType, T.MapType, T.ArrayType, T.VariantType)

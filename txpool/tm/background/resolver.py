@@ -83,7 +83,7 @@ class Resolver:
                     )
                     item[1](result)
                     with self._lock:
-                        if item in self._waiting:  # `close` has taken it out where it came too late
+                        if item in self._waiting:  # `close` has taken it out if it came too late
                             self._waiting.remove(item)
                     pause = _FIRST_PAUSE
             with self._lock:

@@ -53,7 +53,7 @@ class Stopwatch:
 
 
 def phase_listener(trace: Trace | None) -> Callable[[Phase], object] | None:
-    """The phase listener of one transaction: its trace, and a stopwatch where durations are measured."""
+    """The phase listener of one transaction: its trace, and a stopwatch if durations are measured."""
     listeners = ([Stopwatch()] if instruments.armed else []) + ([trace.phase] if trace is not None else [])
     if len(listeners) < 2:
         return listeners[0] if listeners else None

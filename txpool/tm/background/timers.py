@@ -23,7 +23,7 @@ class Timer:
         self.callback: Callable[[], object] | None = callback
 
     def cancel(self) -> None:
-        """Do not call it. Does nothing where it has been called."""
+        """Do not call it. Does nothing if it has been called."""
         self.callback = None
 
 

@@ -4,7 +4,7 @@ Both are kept in the evidence of a branch, under keys that no resource manager r
 with the decision itself, in the log or in the marked row, without a write of their own, and earlier versions read the
 decision as before. No outcome ever depends on them.
 
-Where a branch has ended otherwise than decided, a side record keeps the note for as long as that outcome is kept.
+If a branch has ended otherwise than decided, a side record keeps the note for as long as that outcome is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRACEPARENT = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def checked_note(note: object) -> str:
-    """The note itself; ProgrammingError where it is not one line of text."""
+    """The note itself; ProgrammingError if it is not one line of text."""
     if not isinstance(note, str):
         raise ProgrammingError(f"a note is text, and not {type(note).__name__}. Nothing was begun or changed")
     if len(note) > _MAX_LENGTH or not note.isprintable():

@@ -90,7 +90,7 @@ class Coordinator:
         self._marked = request.marked if request.marked is not None and not request.marked.idle else None
         self._last = request.last if request.last is not None and not request.last.idle else None
         self._last_outcome: BranchOutcome | None = None
-        #: The branches that have only read; None where there is none.
+        #: The branches that have only read; None if there is none.
         self._readers: Readers | None = None
         #: The log may have a pointer to the marked datasource.
         self._pointed = False
@@ -128,7 +128,7 @@ class Coordinator:
     def go_on(self, interrupt: BaseException) -> Result:
         """Take the transaction to its end, as `commit` or `rollback` would have, but for an interrupt in their callers.
 
-        Where it has ended already, the interrupt is the result's.
+        If it has ended already, the interrupt is the result's.
         """
         if _STEPS[self.phase] is None:
             self._result.interrupt = interrupt
@@ -330,7 +330,7 @@ class Coordinator:
     def _commit_last(self, last: OpenBranch) -> bool:
         """Whether the last resource has committed. If that is unknown, the others roll back: a heuristic hazard.
 
-        The fence is read once all others have prepared: recovery lets go of the note where a listing after its fence
+        The fence is read once all others have prepared: recovery lets go of the note if a listing after its fence
         has none of them.
         """
         if self._noted and (self._fenced() or self.gtrid not in self._required_log().last_resources()):
@@ -369,7 +369,7 @@ class Coordinator:
         return resolution
 
     def _tell_of_last(self, log: DecisionLog, outcome: BranchOutcome) -> bool:
-        """Record this outcome of the last resource before anything else rolls back; False where it has not committed.
+        """Record this outcome of the last resource before anything else rolls back; False if it has not committed.
 
         Once neither its note nor a prepared branch is left, nothing shows any more that it may have.
         """
@@ -449,7 +449,7 @@ class Coordinator:
         self.phase = FORGET if self._result.unreported else ENDED
 
     def _forget(self) -> None:
-        """Forget the decision where every branch has ended as decided; else write a finished mark.
+        """Forget the decision if every branch has ended as decided; else write a finished mark.
 
         While this process lives, recovery leaves a gtrid alone that has no finished mark: so writing it is tried again
         after a failure.
@@ -546,7 +546,7 @@ def _needs_decision(participant: Participant) -> bool:
     return getattr(participant, "needs_decision", False)
 
 
-#: The step of each phase; None where the run ends.
+#: The step of each phase; None if the run ends.
 _STEPS: dict[Phase, Callable[[Coordinator], None] | None] = {
     PREPARE: Coordinator._prepare,
     ONE_PHASE: Coordinator._one_phase,

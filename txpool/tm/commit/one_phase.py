@@ -1,6 +1,6 @@
 """The commit of a single participant: its own COMMIT decides, so that there are no votes, no decision and no phases.
 
-A transaction that has one participant ends by `commit_alone`. Where others take part that have only read, the
+A transaction that has one participant ends by `commit_alone`. If others take part that have only read, the
 coordinator commits the one that has written, in its phase ONE PHASE.
 """
 
@@ -35,7 +35,7 @@ def commit_participant(participant: Participant, result: Result) -> None:
 def commit_alone(participant: Participant, result: Result, rollback_cause: Callable[[], BaseException | None]) -> None:
     """Commit the only participant of a transaction, and note the outcome.
 
-    An exception: nothing was sent, and it must roll back; or, where the result says that something was (by
+    An exception: nothing was sent, and it must roll back; or, if the result says that something was (by
     `branch_outcomes`, or as not resolvable), an interrupt has come behind that.
     """
     if failpoints.armed:

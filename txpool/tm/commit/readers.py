@@ -50,7 +50,7 @@ class Readers:
         self._open = checks
 
     def require_alive(self) -> None:
-        """Raise, just before the decision, where a reader's session is lost: its locks may be gone since."""
+        """Raise, just before the decision, if a reader's session is lost: its locks may be gone since."""
         for check in self._open.values():
             check.require_alive()
 

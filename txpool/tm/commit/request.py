@@ -34,7 +34,7 @@ class CommitRequest:
     """What one global transaction consists of when its commit begins."""
 
     gtrid: str
-    #: By place of enlistment, which is a branch's number; None where something else has that place.
+    #: By place of enlistment, which is a branch's number; None if something else has that place.
     branches: Sequence[OpenBranch | None] = ()
     #: Branches that subordinate transactions have prepared elsewhere: they always get a decision.
     adopted: Sequence[Branch] = ()
@@ -47,7 +47,7 @@ class CommitRequest:
     rollback_cause: Callable[[], BaseException | None] = lambda: None
     #: Kept with the decision, for people and for traces.
     annotations: Mapping[str, str] | None = None
-    #: In seconds; `inf` where it has none. The log keeps the largest one.
+    #: In seconds; `inf` if it has none. The log keeps the largest one.
     timeout: float = inf
 
 

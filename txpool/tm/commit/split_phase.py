@@ -16,7 +16,7 @@ _COMMITTED = BranchOutcome.COMMITTED
 def start_each(
     branches: Iterable[Branch], decided: BranchOutcome, failed: Callable[[BaseException], object]
 ) -> list[Branch]:
-    """Start to commit or roll back each branch, as decided; returns those where that succeeded.
+    """Start to commit or roll back each branch, as decided; returns those for which that succeeded.
 
     Calls `failed` with the errors of the others.
     """
@@ -40,7 +40,7 @@ def await_each(
     outcomes: dict[Branch | MarkedBranch, BranchOutcome],
     failed: Callable[[BaseException], object],
 ) -> None:
-    """Note in `outcomes` how each branch has ended. Where awaiting it fails, what stands there stays: UNKNOWN."""
+    """Note in `outcomes` how each branch has ended. If awaiting it fails, what stands there stays: UNKNOWN."""
     for branch in started:
         try:
             outcome = branch.await_commit() if decided is _COMMITTED else branch.await_rollback()

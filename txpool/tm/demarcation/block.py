@@ -31,7 +31,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
 
     `timeout` in seconds counts for the block that begins the transaction. The exception of a nested block marks the
     whole rollback-only. `note` is one line for people, kept with the decision, so that an operator knows what a
-    transaction in doubt was for; the first note that a transaction gets stays. Where a generator or a coroutine is
+    transaction in doubt was for; the first note that a transaction gets stays. If a generator or a coroutine is
     abandoned or closed within the block, a thread rolls back, and reports it: closing does not wait for the databases.
 
     With `isolation` ("serializable", say) or `read_only`, the local transactions in all databases begin so, whatever
@@ -39,12 +39,12 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     part whose database has no such level. In a read-only transaction the databases refuse to write.
 
     A `transaction_id`, such as "invoice-42", makes the transaction happen once: a row with it is written within the
-    transaction into the datasource `record_in`, a file, a name or a DataSource. Where an earlier run has committed,
+    transaction into the datasource `record_in`, a file, a name or a DataSource. If an earlier run has committed,
     AlreadyDone is raised before the body. An earlier run that is still at work is awaited for some ten seconds, and one
-    in doubt is resolved first, where recovery can. A block cannot check whether the earlier run did the same work. A
+    in doubt is resolved first, if recovery can. A block cannot check whether the earlier run did the same work. A
     nested block's row is a part of the whole transaction, which AlreadyDone leaves as it was. Errors, all before the
-    body: AlreadyDone; OperationalError where the earlier run has not ended; ProgrammingError where the id is none; the
-    driver's own where the row cannot be written.
+    body: AlreadyDone; OperationalError if the earlier run has not ended; ProgrammingError if the id is none; the
+    driver's own if the row cannot be written.
 
     Errors at the block's end: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError.
     """
@@ -82,7 +82,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         if transaction_id is not None or record_in is not None:
             require_recordable(self._characteristics)
             self._idempotent = idempotent_transaction(transaction_id, record_in)
-        #: The transaction that this block has begun; None where it has joined one.
+        #: The transaction that this block has begun; None if it has joined one.
         self.begun: Transaction | None = None
         #: In a Spark task it may begin a transaction beside the driver's.
         self._requires_new = False
@@ -161,7 +161,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     def _begin(self, transaction: Transaction) -> None:
         self.entered_transaction = transaction
         transaction.scoped = True
-        # Where this block is collected without having been left, its transaction was left behind. A finaliser of its
+        # If this block is collected without having been left, its transaction was left behind. A finaliser of its
         # own would be called at the end of each, and swallow an interrupt that comes then.
         transaction.block = ref(self, transaction.left_behind)
         if self._note:
@@ -194,9 +194,9 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
                 self._tell_that_left()
 
     def must_end(self, error: BaseException | None) -> bool:
-        """Whether this block must end the transaction now; where it has joined one, an error marks that rollback-only.
+        """Whether this block must end the transaction now; if it has joined one, an error marks that rollback-only.
 
-        ProgrammingError, after a rollback, where the block is left in another thread or context than it was entered in.
+        ProgrammingError, after a rollback, if the block is left in another thread or context than it was entered in.
         """
         if self.joined:
             if error is not None:
@@ -259,7 +259,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
 
 
 def idempotent_transaction(transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:
-    """The work that happens once under this id; the function is what does it, where that is known."""
+    """The work that happens once under this id; the function is what does it, if that is known."""
     from txpool.idempotency.once import IdempotentTransaction  # which needs datasources, and those this
 
     return IdempotentTransaction.of(transaction_id, record_in, function)

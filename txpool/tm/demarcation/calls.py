@@ -22,7 +22,7 @@ def begin(
 ) -> Transaction:
     """Begin a transaction, make it the ambient one, and return it; the arguments are those of `transaction()`.
 
-    Errors: ProgrammingError where there is one already.
+    Errors: ProgrammingError if there is one already.
     """
     characteristics = Characteristics.of(isolation, read_only)
     active, frame = ambient_variable.get(), sys._getframe(1)
@@ -48,7 +48,7 @@ def begin(
 
 
 def commit() -> None:
-    """Commit the ambient transaction. Errors: as Transaction.commit; ProgrammingError where a block will end it."""
+    """Commit the ambient transaction. Errors: as Transaction.commit; ProgrammingError if a block will end it."""
     transaction = _require_ambient("commit")
     try:
         transaction.commit()
@@ -68,7 +68,7 @@ def rollback() -> None:
 
 
 def suspend() -> Transaction | None:
-    """Leave the ambient transaction, which stays active. Returns it, for resume(); None where there is none."""
+    """Leave the ambient transaction, which stays active. Returns it, for resume(); None if there is none."""
     transaction = current()
     make_ambient(None)
     if transaction is not None:
@@ -79,7 +79,7 @@ def suspend() -> Transaction | None:
 def resume(transaction: Transaction | None) -> None:
     """Make a suspended transaction the ambient one again; `None`, as suspend() may return it, leaves none ambient.
 
-    Errors: ProgrammingError where another is active here, or the transaction has ended.
+    Errors: ProgrammingError if another is active here, or the transaction has ended.
     """
     active = current()
     if active is not None and not active.ended and active is not transaction:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def require_function(function: Any) -> str:
-    """The function's name. ProgrammingError where it cannot be decorated."""
+    """The function's name. ProgrammingError if it cannot be decorated."""
     name = str(getattr(function, "__qualname__", function))
     if isinstance(function, classmethod | staticmethod | property):
         kind = type(function).__name__

@@ -14,7 +14,7 @@ _ALWAYS_INSIDE = (*_MAY_BEGIN, "mandatory")
 
 
 def check_arguments(propagation: object, attempts: object, characteristics: Characteristics) -> None:
-    """ProgrammingError where arguments of transactional() are none, or do not fit the propagation."""
+    """ProgrammingError if arguments of transactional() are none, or do not fit the propagation."""
     propagations = get_args(Propagation)
     if propagation not in propagations:
         raise ProgrammingError(
@@ -35,7 +35,7 @@ def check_arguments(propagation: object, attempts: object, characteristics: Char
 
 
 def check_id(propagation: str, transaction_id: Any, record_in: Any) -> None:
-    """ProgrammingError where the transaction_id of transactional() is none, or does not fit the propagation."""
+    """ProgrammingError if the transaction_id of transactional() is none, or does not fit the propagation."""
     from txpool.idempotency.once import checked_id, require_both
 
     require_both(transaction_id, record_in)
@@ -49,7 +49,7 @@ def check_id(propagation: str, transaction_id: Any, record_in: Any) -> None:
 
 
 def require_recordable(characteristics: Characteristics) -> None:
-    """ProgrammingError where a transaction with a transaction_id would be read-only."""
+    """ProgrammingError if a transaction with a transaction_id would be read-only."""
     if characteristics.read_only:
         raise ProgrammingError(
             "a transaction_id is recorded in a table, and read_only=True writes nothing: leave one of them out. "

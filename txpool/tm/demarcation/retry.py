@@ -29,11 +29,11 @@ class RetryPolicy:
         self._name = name
         self._max_attempts = attempts
         self._attempts = 0
-        #: The transaction that this attempt has begun; None where it has joined one.
+        #: The transaction that this attempt has begun; None if it has joined one.
         self.begun: Transaction | None = None
 
     def pause(self, error: Exception) -> float | None:
-        """Seconds to wait before the next attempt; None where there is none, and the error must be raised."""
+        """Seconds to wait before the next attempt; None if there is none, and the error must be raised."""
         begun, self.begun = self.begun, None
         self._attempts += 1
         again = begun is not None and _may_succeed(begun, error)

@@ -68,16 +68,16 @@ def transactional(
     after the call. Propagation: `required` joins or begins, `requires_new` begins one of its own, `mandatory` must be
     called within a transaction and `never` outside, `supports` joins if there is one, `not_supported` runs outside.
     `timeout`, `isolation` and `read_only` are those of transaction(). Errors: as transaction(), and ProgrammingError
-    where the propagation does not fit.
+    if the propagation does not fit.
 
-    With `attempts` above 1 the function is called again, after a short pause, where it began the transaction itself and
+    With `attempts` above 1 the function is called again, after a short pause, if it began the transaction itself and
     that was rolled back for a conflict with others: a serialization failure, a deadlock, no free prepared slot,
-    or SQLite's file being busy. Never where the outcome is in doubt or heuristic, a database has not answered yet, or
+    or SQLite's file being busy. Never if the outcome is in doubt or heuristic, a database has not answered yet, or
     the timeout has expired. Only what it does in the transaction is undone before.
 
     With a `transaction_id`, the call for each id happens once, as with transaction(). It is a text, or a function that
     makes one of the call's arguments (`transaction_id=lambda number: f"invoice-{number}", record_in="orders"`). A call
-    for an id that is done already raises AlreadyDone; where a function of another name has done it, ProgrammingError.
+    for an id that is done already raises AlreadyDone; if a function of another name has done it, ProgrammingError.
     """
     if callable(propagation) or isinstance(propagation, classmethod | property):
         return transactional()(propagation)  # without parentheses

@@ -22,7 +22,7 @@ WRITE_A_LOG = (
 def require_atomic(
     gtrid: str, others: Sequence[DataSource], datasource: DataSource, *, adopted: bool, logged: bool
 ) -> None:
-    """ProgrammingError where a datasource cannot join the others, or prepared branches that were `adopted`."""
+    """ProgrammingError if a datasource cannot join the others, or prepared branches that were `adopted`."""
     datasources = [*others, datasource]
     local = next((each for each in datasources if each.role is Role.ALONE), None)
     unprepared = [each for each in datasources if each.role in (Role.MARKED, Role.LAST)]
@@ -44,7 +44,7 @@ def require_atomic(
 
 
 def require_begins_as(gtrid: str, datasource: DataSource, characteristics: Characteristics) -> None:
-    """ProgrammingError where a datasource's database cannot begin as the transaction demands."""
+    """ProgrammingError if a datasource's database cannot begin as the transaction demands."""
     reason = datasource.resource_manager.why_not_begin(characteristics)
     if reason:
         raise ProgrammingError(
@@ -54,7 +54,7 @@ def require_begins_as(gtrid: str, datasource: DataSource, characteristics: Chara
 
 
 def require_adoptable(gtrid: str, others: Sequence[DataSource], *, logged: bool) -> None:
-    """ProgrammingError where branches that were prepared elsewhere cannot commit atomically with these datasources."""
+    """ProgrammingError if branches that were prepared elsewhere cannot commit atomically with these datasources."""
     if not logged:
         raise ProgrammingError(f"{gtrid} cannot take over prepared branches: that needs a decision log. {WRITE_A_LOG}")
     local = next((each for each in others if each.role is Role.ALONE), None)

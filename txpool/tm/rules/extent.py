@@ -28,7 +28,7 @@ CONTEXTLIB = vars(contextlib)
 
 #: What a place is; within the block it is 0, for the quickest question.
 WITHIN, _PERHAPS, _OUTSIDE = range(3)
-#: A place where a block was entered: the code and the instruction; the places of the code, none where that is no
+#: A place where a block was entered: the code and the instruction; the places of the code, none if that is no
 #: `with`; and whether a frame of it is all of the block's extent. The code is kept, so that its id stays its own.
 Entrance: TypeAlias = tuple[tuple[CodeType, int], bytes, bool]
 #: By the id of the code, and the instruction.
@@ -41,7 +41,7 @@ Extent: TypeAlias = "tuple[FrameType, bytes, int, Extent | None]"
 
 
 def extent_of(frame: FrameType, entered_at: int) -> Extent | None:
-    """The extent of a block that the frame enters; None where it does so by anything else than a `with`."""
+    """The extent of a block that the frame enters; None if it does so by anything else than a `with`."""
     code = frame.f_code
     _, places, _ = entrances.get((id(code), entered_at)) or learn_entrance(frame)
     if not places:
@@ -87,7 +87,7 @@ def _has_finished(frame: FrameType) -> bool:
 
 
 def _places(code: CodeType, entered_at: int) -> bytes:
-    """By instruction, whether it is in the block that was entered at this one; none where that is no `with`."""
+    """By instruction, whether it is in the block that was entered at this one; none if that is no `with`."""
     instructions = [*dis.get_instructions(code)]
     table = [*_exception_table(code.co_exceptiontable)]
 

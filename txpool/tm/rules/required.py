@@ -56,12 +56,12 @@ def outside() -> Iterator[None]:
 
 
 def note_suspended(transaction: Transaction | None) -> None:
-    """Remember the transaction that was suspended in this context; None where one was resumed."""
+    """Remember the transaction that was suspended in this context; None if one was resumed."""
     _suspended.set(None if transaction is None else ref(transaction))
 
 
 def refuse_beginning_in_task() -> None:
-    """ProgrammingError where a transaction would begin in a Spark task whose job belongs to one of the driver.
+    """ProgrammingError if a transaction would begin in a Spark task whose job belongs to one of the driver.
 
     One whose propagation is `requires_new` may begin there: it is not checked by this.
     """
@@ -115,7 +115,7 @@ class Required:
         )
 
     def _users_frame(self) -> FrameType | None:
-        """The frame that executes a statement; None where it may be outside, or is txpool's own."""
+        """The frame that executes a statement; None if it may be outside, or is txpool's own."""
         if _declared_outside.get() or _is_suspended():
             return None
         frame = _caller(_getframe(2))
@@ -136,7 +136,7 @@ def _is_suspended() -> bool:
 
 
 def _caller(frame: FrameType) -> FrameType:
-    """The frame that executes the statement; a handle's own where the thread has no other."""
+    """The frame that executes the statement; a handle's own if the thread has no other."""
     while frame.f_back is not None and _is_handle_code(frame):
         frame = frame.f_back
     return frame

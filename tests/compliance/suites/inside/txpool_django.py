@@ -36,32 +36,32 @@ class Result(unittest.TextTestResult):
         else:
             txpool_outcomes.outcomes[test.id()] = (outcome, how)
 
-    def addSuccess(self, test: Any) -> None:  # noqa: N802
+    def addSuccess(self, test: Any) -> None:
         super().addSuccess(test)
         self._note(test, "passed")
 
-    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addError(self, test: Any, err: Any) -> None:
         super().addError(test, err)
         self._note(test, "error", err)
 
-    def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addFailure(self, test: Any, err: Any) -> None:
         super().addFailure(test, err)
         self._note(test, "failed", err)
 
-    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
         super().addSubTest(test, subtest, err)
         if err is not None:
             self._note(test, "failed", err)
 
-    def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
+    def addSkip(self, test: Any, reason: str) -> None:
         super().addSkip(test, reason)
         self._note(test, "skipped")
 
-    def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addExpectedFailure(self, test: Any, err: Any) -> None:
         super().addExpectedFailure(test, err)
         self._note(test, "skipped")
 
-    def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
+    def addUnexpectedSuccess(self, test: Any) -> None:
         super().addUnexpectedSuccess(test)
         self._note(test, "failed")
 

@@ -12,7 +12,7 @@ from tests.conftest import Databases
 from tests.support.jdbc_places import KINDS, JdbcPlaces
 from txpool import failpoints
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.branches.phase_two import Ended, PhaseTwoReply, PhaseTwoVerb
+from txpool.resources.branches.phase_two import PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc import codes, jvm
 from txpool.resources.jdbc.databases.derby import Derby
 from txpool.resources.jdbc.errors import OperationalError
@@ -40,26 +40,26 @@ class Answers:
 
 
 @pytest.mark.parametrize(
-    ("code", "ended", "outcome"),
+    ("code", "kind", "outcome"),
     [
-        (codes.XA_HEURCOM, Ended.BY_ITSELF, COMMITTED),
-        (codes.XA_HEURRB, Ended.BY_ITSELF, ROLLED_BACK),
-        (codes.XA_HEURMIX, Ended.BY_ITSELF, LOST),
-        (codes.XA_HEURHAZ, Ended.BY_ITSELF, LOST),
-        *((code, Ended.BY_ITSELF, ROLLED_BACK) for code in codes.ROLLED_BACK),
-        (codes.XA_RETRY, Ended.REFUSED, None),
-        (codes.XAER_PROTO, Ended.REFUSED, None),
-        (codes.XAER_INVAL, Ended.REFUSED, None),
-        (codes.XAER_NOTA, Ended.GONE, None),
+        (codes.XA_HEURCOM, ReplyKind.BY_ITSELF, COMMITTED),
+        (codes.XA_HEURRB, ReplyKind.BY_ITSELF, ROLLED_BACK),
+        (codes.XA_HEURMIX, ReplyKind.BY_ITSELF, LOST),
+        (codes.XA_HEURHAZ, ReplyKind.BY_ITSELF, LOST),
+        *((code, ReplyKind.BY_ITSELF, ROLLED_BACK) for code in codes.ROLLED_BACK),
+        (codes.XA_RETRY, ReplyKind.REFUSED, None),
+        (codes.XAER_PROTO, ReplyKind.REFUSED, None),
+        (codes.XAER_INVAL, ReplyKind.REFUSED, None),
+        (codes.XAER_NOTA, ReplyKind.GONE, None),
     ],
 )
 @pytest.mark.parametrize("verb", [PhaseTwoVerb.COMMIT, PhaseTwoVerb.ROLLBACK])
 def test_what_a_code_says(
-    jdbc_jars: Jars, verb: PhaseTwoVerb, code: int, ended: Ended, outcome: BranchOutcome | None
+    jdbc_jars: Jars, verb: PhaseTwoVerb, code: int, kind: ReplyKind, outcome: BranchOutcome | None
 ) -> None:
     jvm.started(jdbc_jars.derby)
     answer: PhaseTwoReply = Derby().finish(Answers(code), RECORD, verb, own=True)
-    assert answer.ended is ended
+    assert answer.kind is kind
     assert codes.name_of(code) in answer.why
     if outcome is not None:
         assert answer.outcome is outcome

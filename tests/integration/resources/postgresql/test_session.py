@@ -14,7 +14,7 @@ from tests.integration.resources.postgresql.branches import BranchDatabase
 from txpool.resources.postgresql.session.libpq import ReplyTimeout
 
 if TYPE_CHECKING:
-    from txpool.resources.postgresql.session.libpq import Session
+    from txpool.resources.postgresql.session.libpq import LibpqSession
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def read(raw: Any) -> None:
 def test_a_farewell_that_was_read_before_the_end_was_seen(world: BranchDatabase, raw: Any) -> None:
     end_session(world, raw)
     read(raw)
-    session: Session = raw.session
+    session: LibpqSession = raw.session
     with pytest.raises(psycopg.errors.AdminShutdown):
         session.run("select 1")
     with pytest.raises(psycopg.OperationalError, match="no connection"):
@@ -46,7 +46,7 @@ def test_a_farewell_that_was_read_before_the_end_was_seen(world: BranchDatabase,
 
 
 def test_a_session_that_is_cut_without_a_word(raw: Any) -> None:
-    session: Session = raw.session
+    session: LibpqSession = raw.session
     session.send("select pg_sleep(60)")
     ours = socket.socket(fileno=raw.pgconn.socket)
     ours.shutdown(socket.SHUT_RDWR)
@@ -57,14 +57,14 @@ def test_a_session_that_is_cut_without_a_word(raw: Any) -> None:
 
 def test_an_answer_that_is_read_already(raw: Any) -> None:
     """As after an interrupt between reading and looking: it does not wait for what has come."""
-    session: Session = raw.session
+    session: LibpqSession = raw.session
     session.send("select 'first'; select 'second'")
     read(raw)
     assert [result.get_value(0, 0) for result in session.receive()] == [b"first", b"second"]
 
 
 def test_an_answer_of_which_a_part_was_received(raw: Any) -> None:
-    session: Session = raw.session
+    session: LibpqSession = raw.session
     session.send("select 'first'; select 'second'")
     read(raw)
     session.results.append(raw.pgconn.get_result())
@@ -72,13 +72,13 @@ def test_an_answer_of_which_a_part_was_received(raw: Any) -> None:
 
 
 def test_the_second_answer_comes_later(raw: Any) -> None:
-    session: Session = raw.session
+    session: LibpqSession = raw.session
     session.send("select repeat('x', 20000); select pg_sleep(0.3); select 'last'")
     assert session.receive()[-1].get_value(0, 0) == b"last"
 
 
 def test_notices_do_not_defer_the_deadline(raw: Any) -> None:
-    session: Session = raw.session
+    session: LibpqSession = raw.session
     started = time.monotonic()
     with pytest.raises(ReplyTimeout):
         session.run(

@@ -330,7 +330,7 @@ def test_an_exit_stack_is_not_over(table: Table) -> None:
     stack = ExitStack()
     joins(table, opened(stack))
     with pytest.raises(ZeroDivisionError) as error:
-        1 / 0  # noqa: B018
+        1 / 0
     sys.last_traceback = error.tb
     joins(table, txpool.current())  # type: ignore[arg-type]
     stack.close()
@@ -393,7 +393,7 @@ def test_an_error_that_was_handled_leaves_it_open(table: Table) -> None:
     with transaction() as opened:
         for _ in range(2):
             with suppress(ZeroDivisionError):
-                1 / 0  # noqa: B018
+                1 / 0
         joins(table, opened)
         try:
             raise ZeroDivisionError

@@ -66,9 +66,9 @@ def test_a_coordinator_that_moves_between_any_two_readings(steps: Steps, lost: b
                 def move(
                     number: int, world: RecoveryWorld = world, running: Iterator[str] = running, dies: bool = dies
                 ) -> None:
-                    if number == first:  # noqa: B023
-                        advance(running, moves)  # noqa: B023
-                    if number == second:  # noqa: B023
+                    if number == first:
+                        advance(running, moves)
+                    if number == second:
                         world.die() if dies else advance(running, total)
 
                 world.calls.before = move

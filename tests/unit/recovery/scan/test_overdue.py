@@ -333,9 +333,9 @@ def test_38_a_coordinator_that_goes_on_between_any_two_calls(steps: Any, monkeyp
                     next(running, None)
 
                 def go_on(number: int) -> None:
-                    if number == at:  # noqa: B023 - called within the loop
-                        for _ in range(by):  # noqa: B023
-                            next(running, None)  # noqa: B023
+                    if number == at:
+                        for _ in range(by):
+                            next(running, None)
 
                 world.calls.before = go_on
                 allowing(world, "1ms").scan()

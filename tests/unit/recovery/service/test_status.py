@@ -17,7 +17,7 @@ from recovery import RecoveryManager
 from recovery.operator.last_scan import DatasourceStatus, Overview, Standing
 from recovery.operator.listing import BranchState
 from recovery.scan.report import Alarm, Ended, ScanReport
-from recovery.service.page import Verdict, age, page, verdict
+from recovery.service.page import StateLine, age, page, state_line
 from recovery.service.status import StatusServer
 from tests.models.recovery import RecoveryWorld, logged, world_after
 from tests.support.waiting import until
@@ -337,7 +337,7 @@ def test_whatever_comes_from_elsewhere_is_text() -> None:
     ],
 )
 def test_the_headline_is_what_matters_most(seen: Overview, mood: str, headline: str) -> None:
-    assert verdict(Standing(seen)) == Verdict(mood, headline)
+    assert state_line(Standing(seen)) == StateLine(mood, headline)
 
 
 def test_of_thousands_a_page_shows_the_first_and_says_so() -> None:

@@ -9,9 +9,9 @@ from txpool.resources.jdbc.databases.derby import Derby
 from txpool.resources.jdbc.databases.h2 import H2
 from txpool.resources.jdbc.databases.mariadb import MariaDB
 from txpool.resources.jdbc.databases.other import OtherDatabase
-from txpool.resources.jdbc.databases.postgresql import PostgreSQL
+from txpool.resources.jdbc.databases.postgresql import PostgreSQLDatabase
 
-_KNOWN: Final[tuple[Database, ...]] = (PostgreSQL(), MariaDB(), H2(), Derby())
+_KNOWN: Final[tuple[Database, ...]] = (PostgreSQLDatabase(), MariaDB(), H2(), Derby())
 #: By what java.sql.DatabaseMetaData calls the product, in lower case.
 DATABASES: Final = {product: each for each in _KNOWN for product in each.products}
 OTHER: Final[Database] = OtherDatabase()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from txpool.errors import described
 from txpool.resources.base import BranchRecord, Refused
-from txpool.resources.branches.phase_two import DONE, Ended, PhaseTwoReply, PhaseTwoVerb
-from txpool.resources.jdbc.databases.database import Database, Vote
+from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
+from txpool.resources.jdbc.databases.database import Database, PreparedVote
 from txpool.xid import Xid
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 
 class DatabaseBySQL(Database):
@@ -19,13 +22,13 @@ class DatabaseBySQL(Database):
     #: Whether the statement that ends a branch wants no transaction around it, also in the session that has prepared.
     ends_outside: ClassVar[bool] = True
 
-    def start(self, raw: Any, xid: Xid) -> None:
+    def start(self, raw: XaConnection, xid: Xid) -> None:
         self.begin(raw)
 
-    def leave(self, raw: Any, xid: Xid) -> None:
+    def leave(self, raw: XaConnection, xid: Xid) -> None:
         raw.rollback()
 
-    def commit_one_phase(self, raw: Any, xid: Xid) -> None:
+    def commit_one_phase(self, raw: XaConnection, xid: Xid) -> None:
         self.require_begun(raw)
         try:
             raw.commit()
@@ -35,37 +38,37 @@ class DatabaseBySQL(Database):
                 raise Refused(f"the database refused to commit: {described(error)}") from error
             raise
 
-    def is_refusal(self, raw: Any, error: Exception) -> bool:
+    def is_refusal(self, raw: XaConnection, error: Exception) -> bool:
         """Whether the error of a COMMIT says that nothing was committed, nor ever will be."""
         return not raw.lost and getattr(error, "sqlstate", "")[:2] in ("23", "40")
 
     @abstractmethod
-    def prepare(self, raw: Any, xid: Xid) -> Vote: ...
+    def prepare(self, raw: XaConnection, xid: Xid) -> PreparedVote: ...
 
     @abstractmethod
-    def ending(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
+    def end_command(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
         """The statement that ends a prepared branch."""
 
     @abstractmethod
     def is_gone(self, error: Exception) -> bool:
         """Whether the error says that there is no such branch."""
 
-    def remedy(self, raw: Any, record: BranchRecord, error: Exception) -> bool:
+    def remedy(self, raw: XaConnection, record: BranchRecord, error: Exception) -> bool:
         """Whether something was done for the statement to succeed when it is sent again."""
         return False
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+    def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         if not own or self.ends_outside:
             raw.autocommit = True
         for again in (True, False):
             try:
-                raw.run(self.ending(record, verb)).close()
+                raw.run(self.end_command(record, verb)).close()
                 self.make_durable(raw)
             except Exception as error:
                 if raw.lost:
                     raise
                 if self.is_gone(error):
-                    return PhaseTwoReply(Ended.GONE, described(error))
+                    return PhaseTwoReply(ReplyKind.GONE, described(error))
                 if not again or not self.remedy(raw, record, error):
                     return self.refusal(error)
             else:
@@ -74,4 +77,4 @@ class DatabaseBySQL(Database):
 
     def refusal(self, error: Exception) -> PhaseTwoReply:
         """What any other error of the statement means."""
-        return PhaseTwoReply(Ended.REFUSED, str(error))
+        return PhaseTwoReply(ReplyKind.REFUSED, str(error))

@@ -1,20 +1,23 @@
 """Branches by javax.transaction.xa.XAResource, as X/Open has them: Derby, MariaDB, and all without a file here.
 
-`prepare` says 0 or XA_RDONLY also where a statement has failed. So neither is a yes then: `failures_doom`.
+`prepare` says 0 or XA_RDONLY also if a statement has failed. So neither is a yes then: `failures_doom`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote, Refused
-from txpool.resources.branches.phase_two import DONE, Ended, PhaseTwoReply, PhaseTwoVerb
+from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc import codes, jvm
-from txpool.resources.jdbc.databases.database import GENERATION, Database, EndedUnseen, Vote
+from txpool.resources.jdbc.databases.database import GENERATION, Database, EndedUnseen, PreparedVote
 from txpool.resources.jdbc.errors import ConnectionLost, OperationalError, call, from_java
 from txpool.resources.jdbc.xid import java_xid, key_of, xid_of
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 _SAVEPOINT: Final = "txpool_begin"
 
@@ -61,11 +64,11 @@ def _xa_exception() -> Any:
 class DatabaseByXA(Database):
     """A database whose branches begin, prepare and end by XAResource."""
 
-    def begin(self, raw: Any) -> None:
+    def begin(self, raw: XaConnection) -> None:
         raw.autocommit = False
         self.begin_again(raw)
 
-    def require_begun(self, raw: Any) -> None:
+    def require_begun(self, raw: XaConnection) -> None:
         savepoint, raw.savepoint = raw.savepoint, None
         if savepoint is None:
             return
@@ -77,14 +80,16 @@ class DatabaseByXA(Database):
                 raise
             raise EndedUnseen() from None  # the driver says no more than that there is no such savepoint
 
-    def begin_again(self, raw: Any) -> None:  # where a savepoint is gone, so is the transaction that it was set in
+    def begin_again(
+        self, raw: XaConnection
+    ) -> None:  # if a savepoint is gone, so is the transaction that it was set in
         raw.savepoint = call(raw.java.setSavepoint, _SAVEPOINT)
 
-    def start(self, raw: Any, xid: Xid) -> None:
+    def start(self, raw: XaConnection, xid: Xid) -> None:
         raw.java_xid = java_xid(xid)
         xa_call(raw.xa.start, raw.java_xid, codes.TMNOFLAGS)
 
-    def prepare(self, raw: Any, xid: Xid) -> Vote:
+    def prepare(self, raw: XaConnection, xid: Xid) -> PreparedVote:
         try:
             xa_call(raw.xa.end, raw.java_xid, codes.TMSUCCESS)
             raw.xa_ended = True
@@ -101,15 +106,15 @@ class DatabaseByXA(Database):
             raise
         evidence = {GENERATION: raw.generation} if raw.generation else {}
         if answer == codes.XA_RDONLY:
-            return Vote(PrepareVote.READ_ONLY, evidence)
+            return PreparedVote(PrepareVote.READ_ONLY, evidence)
         if answer != 0:
             raise OperationalError(f"XAResource.prepare has answered {answer}, which is neither XA_OK nor XA_RDONLY")
-        return Vote(PrepareVote.COMMIT, evidence)
+        return PreparedVote(PrepareVote.COMMIT, evidence)
 
-    def between_end_and_prepare(self, raw: Any) -> None:
+    def between_end_and_prepare(self, raw: XaConnection) -> None:
         """What the session is told before it prepares."""
 
-    def leave(self, raw: Any, xid: Xid) -> None:
+    def leave(self, raw: XaConnection, xid: Xid) -> None:
         if not raw.xa_ended:
             try:
                 xa_call(raw.xa.end, raw.java_xid, codes.TMFAIL)
@@ -123,7 +128,7 @@ class DatabaseByXA(Database):
             if error.code not in codes.ROLLED_BACK and error.code != codes.XAER_NOTA:
                 raise
 
-    def commit_one_phase(self, raw: Any, xid: Xid) -> None:
+    def commit_one_phase(self, raw: XaConnection, xid: Xid) -> None:
         try:
             xa_call(raw.xa.end, raw.java_xid, codes.TMSUCCESS)
             raw.xa_ended = True
@@ -136,7 +141,7 @@ class DatabaseByXA(Database):
                 raise Refused(f"the database refused to commit: {error}") from error
             raise
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+    def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         xid = java_xid(record.xid)
         try:
             if verb is PhaseTwoVerb.COMMIT:
@@ -149,23 +154,23 @@ class DatabaseByXA(Database):
 
     def _meaning(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         if error.code == codes.XAER_NOTA:
-            return PhaseTwoReply(Ended.GONE, str(error))
+            return PhaseTwoReply(ReplyKind.GONE, str(error))
         if error.code in codes.HEURISTIC:
-            return PhaseTwoReply(Ended.BY_ITSELF, str(error), codes.HEURISTIC[error.code], remembered=True)
+            return PhaseTwoReply(ReplyKind.BY_ITSELF, str(error), codes.HEURISTIC[error.code], remembered=True)
         if error.code in codes.ROLLED_BACK:
             return self.rolled_back(error, verb, own=own)
         if error.code in codes.NOT_NOW:
-            return PhaseTwoReply(Ended.REFUSED, str(error))
+            return PhaseTwoReply(ReplyKind.REFUSED, str(error))
         raise error  # the session is not to be believed: what became of the branch is found out by another
 
     def rolled_back(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         """What XA_RB* means, as the answer to the end of a prepared branch."""
-        return PhaseTwoReply(Ended.BY_ITSELF, str(error), BranchOutcome.ROLLED_BACK)
+        return PhaseTwoReply(ReplyKind.BY_ITSELF, str(error), BranchOutcome.ROLLED_BACK)
 
-    def forget(self, raw: Any, xid: Xid) -> None:
+    def forget(self, raw: XaConnection, xid: Xid) -> None:
         xa_call(raw.xa.forget, java_xid(xid))
 
-    def listed(self, raw: Any) -> list[PreparedBranch]:
+    def listed(self, raw: XaConnection) -> list[PreparedBranch]:
         """By XAResource.recover. Some drivers ignore its flags, and list all at each call."""
         evidence = {GENERATION: raw.generation} if raw.generation else {}
         found: dict[str, PreparedBranch | None] = {}

@@ -17,23 +17,24 @@ from txpool.sql.dialects import OTHER, SqlDialect
 from txpool.xid import Xid
 
 if TYPE_CHECKING:
-    from txpool.resources.marks import Marks
+    from txpool.resources.jdbc.marks import JdbcMarks
+    from txpool.resources.jdbc.session import XaConnection
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class DatabaseIdentity:
     """Who a session's server is."""
 
-    #: The identity of server and database; empty where it is not told.
+    #: The identity of server and database; empty if it is not told.
     identity: str = ""
-    #: What changes where it has failed over or was restored; empty where it is not told.
+    #: What changes if it has failed over or was restored; empty if it is not told.
     generation: str = ""
-    #: The server's number of the login role; empty where it has none.
+    #: The server's number of the login role; empty if it has none.
     role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class PreparedVote:
     """The answer yes to PREPARE, and what its record keeps."""
 
     vote: PrepareVote = PrepareVote.COMMIT
@@ -49,8 +50,8 @@ class Database(ABC):
     products: ClassVar[tuple[str, ...]] = ()
     #: How it reads SQL text.
     sql: ClassVar[SqlDialect] = OTHER
-    #: How its table of marks is written; None where that is not proven.
-    marks: ClassVar[Marks | None] = None
+    #: How its table of marks is written; None if that is not proven.
+    marks: ClassVar[JdbcMarks | None] = None
     #: Whether a session that is closed takes what it has prepared along: it stays open until phase two.
     keeps_open: ClassVar[bool] = False
     #: Whether a statement that has failed dooms the branch: else the database itself is asked at PREPARE.
@@ -65,38 +66,38 @@ class Database(ABC):
     # -- sessions -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def identify(self, raw: Any, *, writes: bool) -> Server:
+    def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
         """Who the server is. With `writes`, it may be given an identity. The connection is in autocommit mode."""
 
-    def warn_unproven(self, raw: Any) -> None:  # noqa: B027 - for most, `txpool check` says it
+    def warn_unproven(self, raw: XaConnection) -> None:
         """Log once what follows from an identity or a generation that this role cannot keep."""
 
-    def why_not_xa(self, raw: Any) -> str:
-        """Why no branch can be trusted to this session; empty where it can."""
+    def why_not_xa(self, raw: XaConnection) -> str:
+        """Why no branch can be trusted to this session; empty if it can."""
         return ""
 
-    def role_of(self, raw: Any, user: str) -> str:
-        """The server's number of a role; empty where it has none."""
+    def role_of(self, raw: XaConnection, user: str) -> str:
+        """The server's number of a role; empty if it has none."""
         return ""
 
-    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
+    def lock_holders(self, raw: XaConnection, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
         """For each of these connections, the branches that it waits for, or may; asked over `raw`."""
         return [[] for _ in waiting]
 
     # -- local transactions -------------------------------------------------------------------------------------
 
     @abstractmethod
-    def begin(self, raw: Any) -> None:
+    def begin(self, raw: XaConnection) -> None:
         """Begin a local transaction, so that `require_begun` can tell later whether it is the same one."""
 
     @abstractmethod
-    def require_begun(self, raw: Any) -> None:
-        """`Refused` where the transaction that `begin` has begun is not the one that is open now."""
+    def require_begun(self, raw: XaConnection) -> None:
+        """`Refused` if the transaction that `begin` has begun is not the one that is open now."""
 
-    def begin_again(self, raw: Any) -> None:  # noqa: B027
-        """After `require_begun`, where more statements follow: that may have used up what it looks at."""
+    def begin_again(self, raw: XaConnection) -> None:
+        """After `require_begun`, if more statements follow: that may have used up what it looks at."""
 
-    def may_commit(self, raw: Any, statement: str) -> bool:
+    def may_commit(self, raw: XaConnection, statement: str) -> bool:
         """Whether a user's statement may have committed a part of the open transaction, as far as its text shows it."""
         return bool(raw.begun) and is_program(raw, statement)
 
@@ -108,70 +109,70 @@ class Database(ABC):
         """Whether a user's statement would end or begin a branch by its name."""
         return False
 
-    def rows_stay(self, raw: Any) -> bool:
+    def rows_stay(self, raw: XaConnection) -> bool:
         """Whether the rollback that was just done has left rows in tables without transactions."""
         return False
 
-    def make_durable(self, raw: Any) -> None:  # noqa: B027 - most are durable once COMMIT is answered
+    def make_durable(self, raw: XaConnection) -> None:
         """Make durable what a COMMIT on this connection, or the end of a branch, has just answered."""
 
     # -- branches -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def start(self, raw: Any, xid: Xid) -> None:
+    def start(self, raw: XaConnection, xid: Xid) -> None:
         """Begin the branch, before its first statement. The driver's error."""
 
     @abstractmethod
-    def prepare(self, raw: Any, xid: Xid) -> Vote:
-        """End and prepare the branch. `Refused` where nothing is prepared, nor ever will be; else nobody knows."""
+    def prepare(self, raw: XaConnection, xid: Xid) -> PreparedVote:
+        """End and prepare the branch. `Refused` if nothing is prepared, nor ever will be; else nobody knows."""
 
     @abstractmethod
-    def leave(self, raw: Any, xid: Xid) -> None:
+    def leave(self, raw: XaConnection, xid: Xid) -> None:
         """Roll back a branch that is not prepared, and leave it. The driver's error."""
 
     @abstractmethod
-    def commit_one_phase(self, raw: Any, xid: Xid) -> None:
+    def commit_one_phase(self, raw: XaConnection, xid: Xid) -> None:
         """Commit a branch that is not prepared. `Refused` is definite, any other error leaves it unknown."""
 
     @abstractmethod
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
-        """Commit or roll back a prepared branch; `own` where this session has prepared it. Errors: no reply."""
+    def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+        """Commit or roll back a prepared branch; `own` if this session has prepared it. Errors: no reply."""
 
-    def forget(self, raw: Any, xid: Xid) -> None:  # noqa: B027 - most remember nothing
+    def forget(self, raw: XaConnection, xid: Xid) -> None:
         """Let the database forget a branch that it had ended by itself. The driver's error."""
 
     @abstractmethod
-    def listed(self, raw: Any) -> list[PreparedBranch]:
-        """The prepared branches of txpool's form, each once. The driver's error where not all can be listed."""
+    def listed(self, raw: XaConnection) -> list[PreparedBranch]:
+        """The prepared branches of txpool's form, each once. The driver's error if not all can be listed."""
 
-    def names(self, raw: Any) -> set[str]:
-        """The names of all that is prepared, other products' too, where a session must stay open for it."""
+    def names(self, raw: XaConnection) -> set[str]:
+        """The names of all that is prepared, other products' too, if a session must stay open for it."""
         return {each.xid.joined for each in self.listed(raw)}
 
-    def before_finishing(self, raw: Any) -> None:  # noqa: B027 - most sessions can end a branch as they are
+    def before_finishing(self, raw: XaConnection) -> None:
         """Prepare a session of recovery's for `finish`."""
 
-    def status_of(self, raw: Any, record: BranchRecord) -> BranchOutcome | None:
-        """How the server shows that a branch has ended; None where it does not."""
+    def status_of(self, raw: XaConnection, record: BranchRecord) -> BranchOutcome | None:
+        """How the server shows that a branch has ended; None if it does not."""
         return None
 
-    def is_same_generation(self, raw: Any, record: BranchRecord) -> bool:
+    def is_same_generation(self, raw: XaConnection, record: BranchRecord) -> bool:
         """Whether the server is provably the one that prepared the branch, whose identity is the same."""
         return bool(record.evidence.get(GENERATION)) and self.has_generation(raw, record.evidence[GENERATION])
 
-    def has_generation(self, raw: Any, generation: str) -> bool:
+    def has_generation(self, raw: XaConnection, generation: str) -> bool:
         """Whether the server still knows this generation."""
         return False
 
-    def add_generation(self, raw: Any) -> str:
-        """Add a generation of this process's own, in autocommit mode; empty where that is not possible."""
+    def add_generation(self, raw: XaConnection) -> str:
+        """Add a generation of this process's own, in autocommit mode; empty if that is not possible."""
         return ""
 
     def wrote_nothing(self, record: BranchRecord) -> bool:
         """Whether the record shows that the branch wrote nothing, so that its end changes nothing."""
         return False
 
-    def after_finishing(self, raw: Any) -> None:  # noqa: B027
+    def after_finishing(self, raw: XaConnection) -> None:
         """Called on the session that has prepared a branch, once that has ended."""
 
 
@@ -180,7 +181,7 @@ GENERATION = "generation"
 _PROGRAMS: Final = frozenset({"commit", "end", "call", "execute", "exec", "begin", "declare"})
 
 
-def is_program(raw: Any, statement: str) -> bool:
+def is_program(raw: XaConnection, statement: str) -> bool:
     """Whether a statement is a COMMIT, or a program of the database's, whose statements are not in sight."""
     return raw.words_of(statement)[0] in _PROGRAMS
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txpool.resources.jdbc.databases import own_tables
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA
-from txpool.resources.jdbc.databases.database import Server
+from txpool.resources.jdbc.databases.database import DatabaseIdentity
 from txpool.resources.jdbc.marks import DerbyMarks
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 
 class Derby(DatabaseByXA):
@@ -16,11 +19,11 @@ class Derby(DatabaseByXA):
     marks = DerbyMarks()
     savepoint_end = " on rollback retain cursors"
 
-    def identify(self, raw: Any, *, writes: bool) -> Server:
-        return Server(own_tables.identity(raw, writes=writes))
+    def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
+        return DatabaseIdentity(own_tables.identity(raw, writes=writes))
 
-    def add_generation(self, raw: Any) -> str:
+    def add_generation(self, raw: XaConnection) -> str:
         return own_tables.add_generation(raw)
 
-    def has_generation(self, raw: Any, generation: str) -> bool:
+    def has_generation(self, raw: XaConnection, generation: str) -> bool:
         return own_tables.has_generation(raw, generation)

@@ -1,8 +1,8 @@
 """H2: PREPARE COMMIT by SQL.
 
 H2 takes a COMMIT and DDL inside a transaction without a word. So each transaction begins with a row of its own, and the
-transaction's id then tells whether it is still the same one. Where branches are prepared, that row is written and
-deleted in a table of txpool's. One in a temporary table would break the file: where a prepared transaction has written
+transaction's id then tells whether it is still the same one. If branches are prepared, that row is written and
+deleted in a table of txpool's. One in a temporary table would break the file: if a prepared transaction has written
 to one, H2 cannot read its undo log from the second start after a crash on, and never opens the file again.
 
 A session that is closed takes what it has prepared along: it stays open until phase two. A COMMIT is not on the disk
@@ -14,20 +14,23 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txpool.errors import described
 from txpool.locks import Lock
 from txpool.resources.base import BranchRecord, Refused
-from txpool.resources.branches.phase_two import Ended, PhaseTwoReply, PhaseTwoVerb
+from txpool.resources.branches.phase_two import PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc.databases import own_tables
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
-from txpool.resources.jdbc.databases.database import GENERATION, EndedUnseen, Server, Vote, is_program
+from txpool.resources.jdbc.databases.database import GENERATION, DatabaseIdentity, EndedUnseen, PreparedVote, is_program
 from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import H2Marks
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import H2 as H2_SQL
 from txpool.xid import Xid, parse
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 _CREATE_MARKER: Final = (
     "create local temporary table if not exists txpool_begun (one integer) on commit delete rows transactional"
@@ -47,7 +50,7 @@ _NO_SUCH_TRANSACTION: Final = 90129
 _MEMORY: Final = "memory:"
 #: H2 does not survive two that end one branch at once: both are told yes, or its file is damaged. Of a file that one
 #: process has, this lock lets in one at a time.
-_ending = Lock()
+_ending_branch = Lock()
 #: Of a server's database, the row of its identity does: whoever ends a branch holds it by a session beside.
 _HOLD: Final = "select one from txpool.server where one = 1 for update"
 _HOLD_WAIT: Final = "set lock_timeout 5000"
@@ -55,8 +58,8 @@ _SERVED: Final = ("jdbc:h2:tcp:", "jdbc:h2:ssl:")
 
 
 def _after_fork_in_child() -> None:
-    global _ending
-    _ending = Lock()
+    global _ending_branch
+    _ending_branch = Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -71,7 +74,7 @@ class H2(DatabaseBySQL):
     failures_doom = True
     ends_outside = False  # to switch autocommit on would commit what is prepared
 
-    def identify(self, raw: Any, *, writes: bool) -> Server:
+    def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
         raw.accepts_silent_commits = raw.settings.h2_accept == "silent-commits"
         identity = own_tables.identity(raw, writes=writes)
         if not raw.accepts_silent_commits and not raw.marker:
@@ -82,9 +85,9 @@ class H2(DatabaseBySQL):
         raw.is_served = is_served(url)
         if identity and url.startswith("jdbc:h2:mem:"):
             identity = f"{_MEMORY}{identity}"
-        return Server(identity)
+        return DatabaseIdentity(identity)
 
-    def why_not_xa(self, raw: Any) -> str:
+    def why_not_xa(self, raw: XaConnection) -> str:
         ((admin,),) = raw.run(_ADMIN).fetchall() or ((False,),)
         if admin in (True, "TRUE", "YES"):
             return ""
@@ -93,13 +96,13 @@ class H2(DatabaseBySQL):
             "ALTER USER … ADMIN TRUE; or write mode = cmr"
         )
 
-    def add_generation(self, raw: Any) -> str:
+    def add_generation(self, raw: XaConnection) -> str:
         return own_tables.add_generation(raw)
 
-    def has_generation(self, raw: Any, generation: str) -> bool:
+    def has_generation(self, raw: XaConnection, generation: str) -> bool:
         return own_tables.has_generation(raw, generation)
 
-    def begin(self, raw: Any) -> None:
+    def begin(self, raw: XaConnection) -> None:
         raw.autocommit = False
         raw.begun_as = ""
         if not raw.accepts_silent_commits:
@@ -107,21 +110,21 @@ class H2(DatabaseBySQL):
                 raw.run(statement).close()
             raw.begun_as = _transaction(raw)
 
-    def require_begun(self, raw: Any) -> None:
+    def require_begun(self, raw: XaConnection) -> None:
         if raw.accepts_silent_commits:
             return
         now = _transaction(raw)
         if not raw.begun_as or now != raw.begun_as:
             raise EndedUnseen()
 
-    def may_commit(self, raw: Any, statement: str) -> bool:
+    def may_commit(self, raw: XaConnection, statement: str) -> bool:
         # Its branches are local transactions until they prepare.
         return not raw.accepts_silent_commits and is_program(raw, statement)
 
-    def make_durable(self, raw: Any) -> None:
+    def make_durable(self, raw: XaConnection) -> None:
         raw.run(_SYNC).close()
 
-    def prepare(self, raw: Any, xid: Xid) -> Vote:
+    def prepare(self, raw: XaConnection, xid: Xid) -> PreparedVote:
         try:
             self.require_begun(raw)
             # H2 prepares under a name as often as it is asked to.
@@ -137,17 +140,17 @@ class H2(DatabaseBySQL):
             raise Refused(f"{xid.joined} is prepared already")
         if temporary:
             raise Refused(
-                f"its session has the temporary table {temporary[0][0]}. H2 may never open its file again where it "
+                f"its session has the temporary table {temporary[0][0]}. H2 may never open its file again if it "
                 "crashes while a branch is prepared that has written to one: drop it, or write mode = cmr"
             )
         raw.run(f"prepare commit {_quoted(xid.joined)}").close()
         self.make_durable(raw)
         raw.in_transaction = False
-        return Vote(evidence={GENERATION: raw.generation} if raw.generation else {})
+        return PreparedVote(evidence={GENERATION: raw.generation} if raw.generation else {})
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+    def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         if not raw.is_served:
-            with _ending:
+            with _ending_branch:
                 return self._finish_alone(raw, record, verb, own=own)
         held = False
         try:
@@ -158,51 +161,51 @@ class H2(DatabaseBySQL):
             if held:
                 raise
             return PhaseTwoReply(
-                Ended.REFUSED, f"nothing was sent, since another process ends a branch there: {described(error)}"
+                ReplyKind.REFUSED, f"nothing was sent, since another process ends a branch there: {described(error)}"
             )
         finally:
             self._release(raw)
 
-    def _finish_alone(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+    def _finish_alone(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         # The session that has prepared does not notice that another one has ended its branch, and says yes to both.
         if own and record.xid.joined not in self.names(raw):
-            return PhaseTwoReply(Ended.GONE)
+            return PhaseTwoReply(ReplyKind.GONE)
         return super().finish(raw, record, verb, own=own)
 
-    def _hold(self, raw: Any) -> None:
+    def _hold(self, raw: XaConnection) -> None:
         """Wait until no other process ends a branch there, and keep it so until `_release`."""
-        if raw.beside is None or raw.beside.lost:
-            raw.beside = raw.open_beside()
-            raw.beside.run(_HOLD_WAIT).close()
-        raw.beside.run(_HOLD).fetchall()
+        if raw.second_session is None or raw.second_session.lost:
+            raw.second_session = raw.open_second_session()
+            raw.second_session.run(_HOLD_WAIT).close()
+        raw.second_session.run(_HOLD).fetchall()
 
-    def _release(self, raw: Any) -> None:
-        if raw.beside is None:
+    def _release(self, raw: XaConnection) -> None:
+        if raw.second_session is None:
             return
         try:
-            raw.beside.rollback()
+            raw.second_session.rollback()
         except BaseException as error:
-            beside, raw.beside = raw.beside, None
-            beside.drop()  # with which it ends, too
+            second_session, raw.second_session = raw.second_session, None
+            second_session.drop()  # with which it ends, too
             if not isinstance(error, Exception):
                 raise
 
-    def ending(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
+    def end_command(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
         return f"{verb.word} transaction {_quoted(record.xid.joined)}"
 
     def is_gone(self, error: Exception) -> bool:
         return getattr(error, "vendor_code", 0) == _NO_SUCH_TRANSACTION
 
-    def listed(self, raw: Any) -> list[PreparedBranch]:
+    def listed(self, raw: XaConnection) -> list[PreparedBranch]:
         evidence = {GENERATION: raw.generation} if raw.generation else {}
         found = {xid for xid in map(parse, self.names(raw)) if xid is not None}
         return [PreparedBranch(xid, evidence=evidence) for xid in sorted(found)]
 
-    def names(self, raw: Any) -> set[str]:
+    def names(self, raw: XaConnection) -> set[str]:
         return {str(name) for (name,) in raw.run(_LISTED).fetchall()}
 
 
-def url_of(raw: Any) -> str:
+def url_of(raw: XaConnection) -> str:
     return str(call(call(raw.java.getMetaData).getURL))
 
 
@@ -211,7 +214,7 @@ def is_served(url: str) -> bool:
     return url.startswith(_SERVED) or "AUTO_SERVER=TRUE" in url.upper()
 
 
-def _transaction(raw: Any) -> str:
+def _transaction(raw: XaConnection) -> str:
     ((found,),) = raw.run(_TRANSACTION).fetchall()
     return "" if found is None else str(found)
 

@@ -7,22 +7,25 @@ that is silent after PREPARE is ended by the server itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.branches.phase_two import Ended, PhaseTwoReply, PhaseTwoVerb
+from txpool.resources.branches.phase_two import PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA, XaError
-from txpool.resources.jdbc.databases.database import Server
+from txpool.resources.jdbc.databases.database import DatabaseIdentity
 from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.marks import MariaDBMarks
 from txpool.resources.mysql import pooler, xa
 from txpool.resources.mysql import server as servers
 from txpool.resources.mysql.lock_holders import NOT_ALLOWED, behind_prepared
 from txpool.resources.mysql.proof import warn_unproven
+from txpool.resources.mysql.protocol import WARNINGS, CommandResult, tells_that_rows_stay
 from txpool.resources.mysql.session import changes_session, commands_branch, may_commit, text_of
-from txpool.resources.mysql.wire import WARNINGS, Answer, tells_that_rows_stay
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import MYSQL
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 
 class MariaDB(DatabaseByXA):
@@ -33,10 +36,10 @@ class MariaDB(DatabaseByXA):
     has_network_timeout = True
     knows_holders = False
 
-    def identify(self, raw: Any, *, writes: bool) -> Server:
-        return Server(self._server(raw, writes=writes).identity)
+    def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
+        return DatabaseIdentity(self._server(raw, writes=writes).identity)
 
-    def _server(self, raw: Any, *, writes: bool = False) -> servers.Server:
+    def _server(self, raw: XaConnection, *, writes: bool = False) -> servers.Server:
         found = servers.ask(MySQLSession(raw))
         if not found.direct:
             # In mode = local, too: to give up a statement, the driver sends KILL with the number that it was given.
@@ -45,41 +48,41 @@ class MariaDB(DatabaseByXA):
             found = servers.ask(MySQLSession(raw))
         return found
 
-    def warn_unproven(self, raw: Any) -> None:
+    def warn_unproven(self, raw: XaConnection) -> None:
         warn_unproven(raw.settings, MySQLSession(raw), identified=bool(raw.identity))
 
-    def why_not_xa(self, raw: Any) -> str:
+    def why_not_xa(self, raw: XaConnection) -> str:
         return self._server(raw).why_not_xa()
 
-    def add_generation(self, raw: Any) -> str:
+    def add_generation(self, raw: XaConnection) -> str:
         return servers.add_generation(MySQLSession(raw))
 
-    def has_generation(self, raw: Any, generation: str) -> bool:
+    def has_generation(self, raw: XaConnection, generation: str) -> bool:
         return servers.has_generation(MySQLSession(raw), generation)
 
-    def may_commit(self, raw: Any, statement: str) -> bool:
+    def may_commit(self, raw: XaConnection, statement: str) -> bool:
         return bool(raw.begun) and may_commit(text_of(statement))  # inside a branch it refuses
 
     def leaves_something(self, statement: str) -> bool:
         return changes_session(text_of(statement), escapes=None)
 
-    def rows_stay(self, raw: Any) -> bool:
+    def rows_stay(self, raw: XaConnection) -> bool:
         session = MySQLSession(raw)
         session.send(WARNINGS)
         (warnings,) = session.receive()
         return tells_that_rows_stay(warnings)
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+    def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         answer = super().finish(raw, record, verb, own=own)
-        if own and verb is PhaseTwoVerb.ROLLBACK and answer.ended is Ended.DONE and self.rows_stay(raw):
+        if own and verb is PhaseTwoVerb.ROLLBACK and answer.kind is ReplyKind.DONE and self.rows_stay(raw):
             why = "rows in a table without transactions stay, which no rollback undoes"
-            return PhaseTwoReply(Ended.BY_ITSELF, why, BranchOutcome.COMMITTED)
+            return PhaseTwoReply(ReplyKind.BY_ITSELF, why, BranchOutcome.COMMITTED)
         return answer
 
     def commands_branch(self, statement: str) -> bool:
         return commands_branch(text_of(statement))
 
-    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
+    def lock_holders(self, raw: XaConnection, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
         try:
             held = behind_prepared(MySQLSession(raw))
             candidates = self.listed(raw) if held else []
@@ -89,32 +92,32 @@ class MariaDB(DatabaseByXA):
             raise
         return [candidates if _greeted(each.java) in held else [] for each in waiting]
 
-    def between_end_and_prepare(self, raw: Any) -> None:
+    def between_end_and_prepare(self, raw: XaConnection) -> None:
         raw.run(xa.HOLD).close()
         raw.holds = True
 
-    def after_finishing(self, raw: Any) -> None:
+    def after_finishing(self, raw: XaConnection) -> None:
         if raw.holds:
             raw.holds = False
-            raw.run(xa.LET_GO).close()
+            raw.run(xa.RELEASE_HOLD).close()
 
-    def before_finishing(self, raw: Any) -> None:
+    def before_finishing(self, raw: XaConnection) -> None:
         raw.autocommit = True  # else the server takes the end for work outside the branch
 
     def rolled_back(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         # Of another session's branch it says that nothing was written, whichever outcome was decided.
         outcome = BranchOutcome.ROLLED_BACK if own else verb.outcome
-        return PhaseTwoReply(Ended.BY_ITSELF, str(error), outcome)
+        return PhaseTwoReply(ReplyKind.BY_ITSELF, str(error), outcome)
 
 
 class MySQLSession:
     """A raw connection as the functions that are shared with Python's drivers use it: each statement at once."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: XaConnection) -> None:
         self.raw = raw
         raw.is_mariadb = "mariadb" in raw.product or "mariadb" in raw.version.lower()
         raw.session_number = _greeted(raw.java)
-        self._answers: list[Answer] = []
+        self._answers: list[CommandResult] = []
 
     def is_alive(self) -> bool:
         return not self.raw.lost
@@ -122,19 +125,19 @@ class MySQLSession:
     def send(self, *statements: str) -> None:
         self._answers = [self._executed(each) for each in statements]
 
-    def _executed(self, statement: str) -> Answer:
+    def _executed(self, statement: str) -> CommandResult:
         try:
             cursor = self.raw.run(statement)
             rows = () if cursor.description is None else tuple(cursor.fetchall())
-            answer = Answer(None, rows, max(cursor.rowcount, 0))
+            answer = CommandResult(None, rows, max(cursor.rowcount, 0))
             cursor.close()
         except Exception as error:
             if self.raw.lost:
                 raise
-            return Answer(error)
+            return CommandResult(error)
         return answer
 
-    def receive(self, until: float | None = None) -> list[Answer]:
+    def receive(self, until: float | None = None) -> list[CommandResult]:
         answers, self._answers = self._answers, []
         return answers
 
@@ -155,7 +158,7 @@ class MySQLSession:
 
 
 def _greeted(java: Any) -> int | None:
-    """The number that the driver was greeted with; None where it does not tell."""
+    """The number that the driver was greeted with; None if it does not tell."""
     for name in ("getThreadId", "getId"):  # MariaDB's driver, and MySQL's
         method = getattr(java, name, None)
         if method is not None:

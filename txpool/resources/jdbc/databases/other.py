@@ -6,11 +6,14 @@ It does not tell who it is. So a branch that is gone after an answer that was lo
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA
-from txpool.resources.jdbc.databases.database import Server
+from txpool.resources.jdbc.databases.database import DatabaseIdentity
 from txpool.resources.jdbc.errors import NotSupportedError, OperationalError
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 #: The first words of statements that commit nowhere. DDL does in Oracle, and does not in SQL Server.
 _COMMIT_NOTHING: Final = frozenset(
@@ -21,14 +24,14 @@ _COMMIT_NOTHING: Final = frozenset(
 class OtherDatabase(DatabaseByXA):
     name = "a database over JDBC"
 
-    def begin_again(self, raw: Any) -> None:
+    def begin_again(self, raw: XaConnection) -> None:
         with suppress(NotSupportedError, OperationalError):  # not every driver has savepoints
             super().begin_again(raw)
 
-    def may_commit(self, raw: Any, statement: str) -> bool:
+    def may_commit(self, raw: XaConnection, statement: str) -> bool:
         word, _ = raw.words_of(statement)
         # Behind a semicolon there may be anything, in a message of several statements.
         return bool(raw.begun) and (word not in _COMMIT_NOTHING or ";" in statement.rstrip("; \n"))
 
-    def identify(self, raw: Any, *, writes: bool) -> Server:
-        return Server()
+    def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
+        return DatabaseIdentity()

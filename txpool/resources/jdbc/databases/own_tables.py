@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import secrets
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 _IDENTITY: Final = "select name from txpool.server where one = 1"
 _ADD_IDENTITY: Final = "insert into txpool.server (one, name) values (1, ?)"
@@ -25,8 +28,8 @@ CREATE: Final = (
 )
 
 
-def identity(raw: Any, *, writes: bool) -> str:
-    """The database's identity; empty where it has none, or where this role may not read it. In autocommit mode."""
+def identity(raw: XaConnection, *, writes: bool) -> str:
+    """The database's identity; empty if it has none, or if this role may not read it. In autocommit mode."""
     found = _first(raw, _IDENTITY)
     if found is None and writes:
         for statement in CREATE:
@@ -38,14 +41,14 @@ def identity(raw: Any, *, writes: bool) -> str:
     return found or ""
 
 
-def has_generation(raw: Any, token: str) -> bool:
+def has_generation(raw: XaConnection, token: str) -> bool:
     """Whether this is, for all that is known, the database that the token was added to. The driver's error."""
     rows = raw.run(_TOKEN, [token]).fetchall()
     return bool(rows)
 
 
-def add_generation(raw: Any) -> str:
-    """Add a token, in autocommit mode; empty where that is not allowed."""
+def add_generation(raw: XaConnection) -> str:
+    """Add a token, in autocommit mode; empty if that is not allowed."""
     token = secrets.token_hex(12)
     try:
         raw.run(_ADD_TOKEN, [token]).close()
@@ -56,7 +59,7 @@ def add_generation(raw: Any) -> str:
     return token
 
 
-def _first(raw: Any, query: str) -> Any:
+def _first(raw: XaConnection, query: str) -> Any:
     try:
         rows = raw.run(query).fetchall()
     except Exception:

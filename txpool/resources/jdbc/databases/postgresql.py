@@ -1,6 +1,6 @@
 """PostgreSQL: PREPARE TRANSACTION by SQL, under the name that psycopg's branches have as well.
 
-pgJDBC's XAResource would prepare under another name, and answers 0 where nothing is prepared. So it is left alone, and
+pgJDBC's XAResource would prepare under another name, and answers 0 if nothing is prepared. So it is left alone, and
 the server is asked as psycopg's branches ask it: either driver recovers what the other has prepared. What pgJDBC itself
 has prepared under a name of txpool's form is listed and ended as well.
 
@@ -14,15 +14,15 @@ import base64
 import re
 import secrets
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord, Refused
-from txpool.resources.branches.phase_two import DONE, Ended, PhaseTwoReply, PhaseTwoVerb
+from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
-from txpool.resources.jdbc.databases.database import EndedUnseen, Server, Vote
+from txpool.resources.jdbc.databases.database import DatabaseIdentity, EndedUnseen, PreparedVote
 from txpool.resources.jdbc.errors import call
-from txpool.resources.jdbc.marks import PostgreSQLMarks
+from txpool.resources.jdbc.marks import JdbcPostgreSQLMarks
 from txpool.resources.postgresql.branch_recovery import PREPARED, branches_of
 from txpool.resources.postgresql.lock_holders import HOLDERS, held_by
 from txpool.resources.postgresql.phase_two import NO_TIMEOUTS, NO_XID, OUTCOMES, STATUS, TAKE_ROLE
@@ -32,6 +32,9 @@ from txpool.resources.postgresql.session.statement_text import may_commit, outli
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import POSTGRESQL
 from txpool.xid import FORMAT_ID, Xid, parse
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.session import XaConnection
 
 _MARKER: Final = "txpool.begun"
 _CHECKED: Final = qualified(f"1 / case when current_setting('{_MARKER}', true) = '{{token}}' then 1 else 0 end")
@@ -53,14 +56,14 @@ _TIMELINE_EVIDENCE: Final = "timeline"
 _XID_EVIDENCE: Final = "xid"
 
 
-class PostgreSQL(DatabaseBySQL):
+class PostgreSQLDatabase(DatabaseBySQL):
     name = "PostgreSQL"
     sql = POSTGRESQL
     products = ("postgresql",)
-    marks = PostgreSQLMarks()
+    marks = JdbcPostgreSQLMarks()
     has_network_timeout = True
 
-    def identify(self, raw: Any, *, writes: bool) -> Server:
+    def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
         role = _one(raw, _ROLE)
         try:
             identity, timeline = _one(raw, f"select {IDENTITY}"), _one(raw, f"select {TIMELINE}")
@@ -68,30 +71,30 @@ class PostgreSQL(DatabaseBySQL):
             if getattr(error, "sqlstate", "") != _NOT_ALLOWED:
                 raise
             identity = timeline = ""
-        return Server(identity, timeline, role)
+        return DatabaseIdentity(identity, timeline, role)
 
-    def role_of(self, raw: Any, user: str) -> str:
+    def role_of(self, raw: XaConnection, user: str) -> str:
         rows = raw.run(_ROLE_OF, [user]).fetchall()
         return str(rows[0][0] or "")
 
-    def begin(self, raw: Any) -> None:
+    def begin(self, raw: XaConnection) -> None:
         raw.autocommit = False
         raw.begun_as = secrets.token_hex(8)
         raw.run(f"set local {_MARKER} = '{raw.begun_as}'").close()
 
-    def may_commit(self, raw: Any, statement: str) -> bool:
+    def may_commit(self, raw: XaConnection, statement: str) -> bool:
         return may_commit(statement)  # a procedure cannot, inside a transaction
 
     def leaves_something(self, statement: str) -> bool:
         return outlives_transaction(statement)
 
-    def require_begun(self, raw: Any) -> None:
+    def require_begun(self, raw: XaConnection) -> None:
         try:
             raw.run(f"select {_CHECKED.format(token=raw.begun_as)}").fetchall()
         except Exception as error:
             raise _refused(raw, error) from error
 
-    def prepare(self, raw: Any, xid: Xid) -> Vote:
+    def prepare(self, raw: XaConnection, xid: Xid) -> PreparedVote:
         checked = _CHECKED.format(token=raw.begun_as)
         try:
             cursor = raw.run(f"select {_ID}, {checked}; prepare transaction '{xid.joined}'")
@@ -100,15 +103,15 @@ class PostgreSQL(DatabaseBySQL):
         ((transaction, _),) = cursor.fetchall()
         cursor.close()
         raw.in_transaction = False
-        return Vote(evidence={_XID_EVIDENCE: transaction or NO_XID, _TIMELINE_EVIDENCE: raw.generation})
+        return PreparedVote(evidence={_XID_EVIDENCE: transaction or NO_XID, _TIMELINE_EVIDENCE: raw.generation})
 
-    def ending(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
+    def end_command(self, record: BranchRecord, verb: PhaseTwoVerb) -> str:
         return f"{verb.word} prepared '{record.xid.joined}'"
 
     def is_gone(self, error: Exception) -> bool:
         return getattr(error, "sqlstate", "") == _NO_SUCH_TRANSACTION
 
-    def remedy(self, raw: Any, record: BranchRecord, error: Exception) -> bool:
+    def remedy(self, raw: XaConnection, record: BranchRecord, error: Exception) -> bool:
         state = getattr(error, "sqlstate", "")
         if state in _TIMED_OUT:
             self.before_finishing(raw)
@@ -122,16 +125,16 @@ class PostgreSQL(DatabaseBySQL):
     def refusal(self, error: Exception) -> PhaseTwoReply:
         if getattr(error, "sqlstate", "").startswith(_SESSION_ENDING):
             raise error
-        return PhaseTwoReply(Ended.REFUSED, str(error))
+        return PhaseTwoReply(ReplyKind.REFUSED, str(error))
 
-    def before_finishing(self, raw: Any) -> None:
+    def before_finishing(self, raw: XaConnection) -> None:
         raw.changed = True
         for statement in NO_TIMEOUTS.split(";"):
             raw.run(statement).close()
 
-    def finish(self, raw: Any, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+    def finish(self, raw: XaConnection, record: BranchRecord, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
         answer = super().finish(raw, record, verb, own=own)
-        if answer.ended is Ended.GONE and not own:
+        if answer.kind is ReplyKind.GONE and not own:
             try:
                 raw.run(f"{verb.word} prepared '{encoded(record.xid)}'").close()
             except Exception as error:
@@ -141,7 +144,7 @@ class PostgreSQL(DatabaseBySQL):
                 return DONE
         return answer
 
-    def listed(self, raw: Any) -> list[PreparedBranch]:
+    def listed(self, raw: XaConnection) -> list[PreparedBranch]:
         rows = raw.run(PREPARED).fetchall()
         rows += [(_decoded(str(row[0])), *row[1:]) for row in raw.run(_PREPARED_BY_PGJDBC).fetchall()]
         return branches_of(
@@ -153,12 +156,12 @@ class PostgreSQL(DatabaseBySQL):
             owners=raw.settings.prepared_owners,
         )
 
-    def lock_holders(self, raw: Any, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
+    def lock_holders(self, raw: XaConnection, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
         pids = [0 if each.lost else int(call(each.java.getBackendPID)) for each in waiting]
         rows = raw.run(HOLDERS.replace("%s", f"'{{{','.join(map(str, pids))}}}'")).fetchall()
         return held_by(pids, rows, self.listed(raw) if rows else ())
 
-    def status_of(self, raw: Any, record: BranchRecord) -> BranchOutcome | None:
+    def status_of(self, raw: XaConnection, record: BranchRecord) -> BranchOutcome | None:
         evidence = record.evidence
         transaction = evidence.get(_XID_EVIDENCE, "")
         if transaction in ("", NO_XID):
@@ -175,7 +178,7 @@ class PostgreSQL(DatabaseBySQL):
     def wrote_nothing(self, record: BranchRecord) -> bool:
         return record.evidence.get(_XID_EVIDENCE) == NO_XID
 
-    def is_same_generation(self, raw: Any, record: BranchRecord) -> bool:
+    def is_same_generation(self, raw: XaConnection, record: BranchRecord) -> bool:
         timeline = record.evidence.get(_TIMELINE_EVIDENCE, "")
         return bool(timeline) and timeline == _one(raw, f"select {TIMELINE}")
 
@@ -187,7 +190,7 @@ def encoded(xid: Xid) -> str:
 
 
 def _decoded(gid: str) -> str:
-    """Such a name as txpool writes it; empty where it is none of txpool's."""
+    """Such a name as txpool writes it; empty if it is none of txpool's."""
     found = _ENCODED.fullmatch(gid)
     if found is None:
         return ""
@@ -199,7 +202,7 @@ def _decoded(gid: str) -> str:
     return xid.joined if xid is not None and xid.gtrid == gtrid and encoded(xid) == gid else ""
 
 
-def _refused(raw: Any, error: Exception) -> Exception:
+def _refused(raw: XaConnection, error: Exception) -> Exception:
     """The error of the message that reads the setting back, as what it says: `Refused`, or itself."""
     state = getattr(error, "sqlstate", "")
     if raw.lost or state.startswith(_SESSION_ENDING):
@@ -211,7 +214,7 @@ def _refused(raw: Any, error: Exception) -> Exception:
     return Refused(f"the database refused it: {described(error)}")
 
 
-def _one(raw: Any, query: str) -> str:
+def _one(raw: XaConnection, query: str) -> str:
     ((found,),) = raw.run(query).fetchall()
     return "" if found is None else str(found)
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
 from txpool.log.statements import TABLES
 from txpool.resources.mysql.log.facts import POOLER, WhyNot, settings_of, why_nots
+from txpool.resources.mysql.protocol import code_of
 from txpool.resources.mysql.server import CREATE_IDENTITY, IDENTITY_TABLE, Server, ask
-from txpool.resources.mysql.wire import code_of
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.log.server import MySQLLogServer
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 _REFUSED: Final = frozenset({1044, 1045, 1049, 1130, 1698})
 _NEEDED: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -53,7 +54,7 @@ def _topic(fault: WhyNot) -> str:
     return "durability" if "sync" in fault[0] or "flush" in fault[0] else "server"
 
 
-def _vanished_hosts(raw: Any, facts: Server) -> Iterator[Finding]:
+def _vanished_hosts(raw: MySQLRawConnection, facts: Server) -> Iterator[Finding]:
     """How soon the server notices that a coordinator's host has vanished, and frees its lease."""
     asked: tuple[Any, ...] = (0, 0, 0)
     if facts.mariadb:
@@ -78,7 +79,7 @@ def _vanished_hosts(raw: Any, facts: Server) -> Iterator[Finding]:
     )
 
 
-def _identity(raw: Any, facts: Server) -> Iterator[Finding]:
+def _identity(raw: MySQLRawConnection, facts: Server) -> Iterator[Finding]:
     if facts.identity:
         return
     ((user,),) = raw.session.run("select current_user()")
@@ -87,19 +88,19 @@ def _identity(raw: Any, facts: Server) -> Iterator[Finding]:
         "identity",
         f"{user} cannot read the server's identity in {IDENTITY_TABLE}",
         "a copy of the log on another server would not be noticed, and two in use end transactions both ways",
-        f"before the log is made, as an administrator: {'; '.join(CREATE_IDENTITY)}; "  # noqa: S608 - constants
+        f"before the log is made, as an administrator: {'; '.join(CREATE_IDENTITY)}; "
         f"INSERT IGNORE INTO {IDENTITY_TABLE} VALUES (1, LEFT(SHA2(UUID(), 256), 24)); "
         f"GRANT SELECT ON {IDENTITY_TABLE} TO {account};",
     )
 
 
-def _accounts(raw: Any) -> Iterator[Finding]:
-    """Who else may write the log, where this account may read that."""
+def _accounts(raw: MySQLRawConnection) -> Iterator[Finding]:
+    """Who else may write the log, if this account may read that."""
     names = ", ".join(f"'{name}'" for name in TABLES)
     writes = "privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'DROP', 'ALTER', 'TRIGGER')"
     with suppress(Exception):  # an account that may not read the privileges of others sees its own alone
         rows = raw.session.run(
-            f"select distinct grantee from information_schema.schema_privileges where {writes} "  # noqa: S608
+            f"select distinct grantee from information_schema.schema_privileges where {writes} "
             "and table_schema = database() union select distinct grantee from information_schema.table_privileges "
             f"where {writes} and table_schema = database() and table_name in ({names})"
         )

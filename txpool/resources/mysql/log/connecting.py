@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from math import ceil
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from txpool.errors import ConfigurationError
 from txpool.resources.mysql.address import KEEPALIVES, PORT, TLS_FILES, TLS_FLAGS, database_in
 from txpool.resources.mysql.driver import MySQLDriver
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 #: The drivers, the first one that is installed is used; each with the extra that installs it.
 DRIVERS: Final = (
@@ -40,7 +43,7 @@ _MARIADB_SESSION: Final = (
 
 
 def find_driver() -> type[MySQLDriver]:
-    """The driver that is installed. ConfigurationError where none is."""
+    """The driver that is installed. ConfigurationError if none is."""
     for where, _ in DRIVERS:
         module, _, name = where.partition(":")
         with suppress(ImportError):
@@ -80,7 +83,7 @@ class Connecting:
             raise ConfigurationError(f"log.url = {url}: its times are whole numbers") from None
         self._lock_timeout = max(1, ceil(lock_timeout))
 
-    def connect(self, password: str | None, timeout: float | None) -> Any:
+    def connect(self, password: str | None, timeout: float | None) -> MySQLRawConnection:
         """A raw connection, not configured yet. The driver's errors."""
         options = dict(self._options)
         if password is not None:
@@ -94,7 +97,7 @@ class Connecting:
             _keep_alive(raw.fileno(), self._keepalives)
         return raw
 
-    def configure(self, raw: Any, until: float | None) -> None:
+    def configure(self, raw: MySQLRawConnection, until: float | None) -> None:
         """Let the session be as the log needs it. The driver's errors."""
         commands = [each.format(lock=self._lock_timeout) for each in _SESSION]
         if raw.is_mariadb:

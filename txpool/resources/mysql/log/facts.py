@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.mysql import pooler
 from txpool.resources.mysql.server import Server
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 _SETTINGS: Final = """SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format, @@read_only"""
 _FILE: Final = "and write it into the server's file"
@@ -21,7 +24,7 @@ POOLER: Final[WhyNot] = (
 )
 
 
-def settings_of(raw: Any, until: float | None = None) -> Mapping[str, str]:
+def settings_of(raw: MySQLRawConnection, until: float | None = None) -> Mapping[str, str]:
     """The server's settings that the log depends on, as text."""
     (row,) = raw.session.run(_SETTINGS, until)
     names = ("flush", "log_bin", "sync_binlog", "binlog_format", "read_only")
@@ -70,5 +73,5 @@ def _is_on(value: str) -> bool:
 
 
 def as_text(value: Any) -> Any:
-    """mysqlclient has bytes where a column's text compares by its bytes."""
+    """mysqlclient has bytes if a column's text compares by its bytes."""
     return value.decode() if isinstance(value, bytes) else value

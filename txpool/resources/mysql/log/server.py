@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic, time
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from txpool.config.secrets import without_secrets
 from txpool.errors import LogError
@@ -22,8 +22,11 @@ from txpool.resources.mysql import xa
 from txpool.resources.mysql.log.connecting import Connecting
 from txpool.resources.mysql.log.facts import as_text, durability_of, settings_of, why_nots
 from txpool.resources.mysql.log.statements import RECORD, SCHEMA, STATEMENTS
+from txpool.resources.mysql.protocol import CommandResult, code_of
 from txpool.resources.mysql.server import ask, assign_identity
-from txpool.resources.mysql.wire import Answer, code_of
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -41,10 +44,10 @@ _DEFINITE: Final = frozenset(
 _CONFLICTS: Final = frozenset({xa.DEADLOCK, 1020})
 _ATTEMPTS: Final = 10
 _TABLES_OF: Final = f"""SELECT table_name, table_type, engine FROM information_schema.tables
-    WHERE table_schema = database() AND table_name IN ({", ".join(f"'{name}'" for name in TABLES)})"""  # noqa: S608
+    WHERE table_schema = database() AND table_name IN ({", ".join(f"'{name}'" for name in TABLES)})"""
 _TRIGGERS: Final = f"""SELECT trigger_name, event_object_table, definer FROM information_schema.triggers
     WHERE event_object_schema = database() AND definer <> current_user()
-    AND event_object_table IN ({", ".join(f"'{name}'" for name in TABLES)})"""  # noqa: S608 - constants
+    AND event_object_table IN ({", ".join(f"'{name}'" for name in TABLES)})"""
 
 
 class MySQLLogServer(LogServer):
@@ -60,7 +63,7 @@ class MySQLLogServer(LogServer):
 
     # -- connections --------------------------------------------------------------------------------------------
 
-    def open_raw(self, application: str, timeout: float | None) -> Any:
+    def open_raw(self, application: str, timeout: float | None) -> MySQLRawConnection:
         until = _after(timeout)
         raw = self.connect_unchecked(timeout)
         raw.until = until  # all that is asked until the connection is verified
@@ -72,40 +75,40 @@ class MySQLLogServer(LogServer):
             raise
         return raw
 
-    def opened(self, raw: Any) -> Any:
+    def opened(self, raw: MySQLRawConnection) -> MySQLRawConnection:
         raw.until = None
         return raw
 
-    def connect_unchecked(self, timeout: float | None = None) -> Any:
+    def connect_unchecked(self, timeout: float | None = None) -> MySQLRawConnection:
         """A connection to a server that nothing is known of. The driver's errors."""
         password = None if self._password is None else self._password.reveal()
         return without_secrets(lambda: self._connecting.connect(password, timeout), self.name, [self._password])
 
-    def _require_durable(self, raw: Any) -> None:
-        """LogError where what is written here may be lost, or does not hold for all who share the log."""
+    def _require_durable(self, raw: MySQLRawConnection) -> None:
+        """LogError if what is written here may be lost, or does not hold for all who share the log."""
         why_not = next(iter(why_nots(ask(raw.session, until=raw.until), settings_of(raw, raw.until))), None)
         if why_not is not None:
             found, why, do = why_not
             raise LogError(f"{self.name} cannot be used: {found}: {why}. Nothing was written. {do}")
 
-    def is_clean(self, raw: Any) -> bool:
+    def is_clean(self, raw: MySQLRawConnection) -> bool:
         return not (raw.lost or raw.has_results or raw.in_transaction)
 
-    def reset(self, raw: Any, timeout: float | None = None) -> None:
+    def reset(self, raw: MySQLRawConnection, timeout: float | None = None) -> None:
         raw.session.run("rollback", _after(timeout))
 
-    def ping(self, raw: Any, timeout: float | None = None) -> None:
+    def ping(self, raw: MySQLRawConnection, timeout: float | None = None) -> None:
         raw.session.ping(_after(timeout), timeout)
 
-    def close(self, raw: Any) -> None:
+    def close(self, raw: MySQLRawConnection) -> None:
         raw.break_off()
 
-    def disown(self, raw: Any) -> None:
+    def disown(self, raw: MySQLRawConnection) -> None:
         """Nothing: the drivers' connections do so themselves after a fork."""
 
     # -- statements ---------------------------------------------------------------------------------------------
 
-    def do(self, work: Callable[[Any, *Ts], T], raw: Any, *arguments: *Ts) -> T:
+    def do(self, work: Callable[[Any, *Ts], T], raw: MySQLRawConnection, *arguments: *Ts) -> T:
         for _ in range(_ATTEMPTS - 1):
             try:
                 return work(raw, *arguments)
@@ -114,7 +117,7 @@ class MySQLLogServer(LogServer):
                     raise
         return work(raw, *arguments)
 
-    def run(self, raw: Any, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
+    def run(self, raw: MySQLRawConnection, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
         if len(script) == 1:
             return self.execute(raw, script, parameters)
         with self.transaction(raw):
@@ -124,7 +127,9 @@ class MySQLLogServer(LogServer):
                 raise LogError(f"{self.name}: nothing was written: {why_not}")
         return rows
 
-    def execute(self, raw: Any, script: Script, parameters: Parameters | None = None) -> list[tuple[Any, ...]]:
+    def execute(
+        self, raw: MySQLRawConnection, script: Script, parameters: Parameters | None = None
+    ) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
         for statement in script:
             found = raw.session.run(_filled(raw, statement, parameters or {}), raw.until)
@@ -132,7 +137,7 @@ class MySQLLogServer(LogServer):
         return rows
 
     @contextmanager
-    def transaction(self, raw: Any) -> Iterator[None]:
+    def transaction(self, raw: MySQLRawConnection) -> Iterator[None]:
         raw.session.run("start transaction")
         try:
             yield
@@ -143,18 +148,18 @@ class MySQLLogServer(LogServer):
         raw.session.run("commit")
 
     @contextmanager
-    def holding_registry(self, raw: Any) -> Iterator[None]:
+    def holding_registry(self, raw: MySQLRawConnection) -> Iterator[None]:
         # Here gaps are locked, too, and with them every name that is not there yet.
         raw.session.run("set transaction isolation level serializable")
         with self.transaction(raw):
             raw.session.run("select name from txpool_incarnations for update")
             yield
 
-    def insert(self, raw: Any, gtrid: str, incarnation: str, branches: str) -> bool:
+    def insert(self, raw: MySQLRawConnection, gtrid: str, incarnation: str, branches: str) -> bool:
         values = {"gtrid": gtrid, "branches": branches, "now": time(), "incarnation": incarnation}
         return _inserted(raw, _filled(raw, RECORD, values))
 
-    def why_not_durable(self, raw: Any) -> str:
+    def why_not_durable(self, raw: MySQLRawConnection) -> str:
         return "; ".join(f"{found}: {why}. {do}" for found, why, do in durability_of(settings_of(raw)))
 
     def is_definite(self, error: Exception) -> bool:
@@ -162,12 +167,12 @@ class MySQLLogServer(LogServer):
 
     # -- leases -------------------------------------------------------------------------------------------------
 
-    def take_lease(self, raw: Any, incarnation: str) -> dict[str, object] | None:
+    def take_lease(self, raw: MySQLRawConnection, incarnation: str) -> dict[str, object] | None:
         name = f"txpool:{secrets.token_hex(20)}"
         ((taken, session),) = raw.session.run(f"select get_lock('{name}', 0), connection_id()")
         return {"lease": name, "session": int(session)} if taken == 1 else None
 
-    def release_lease(self, raw: Any) -> None:
+    def release_lease(self, raw: MySQLRawConnection) -> None:
         raw.session.run("select release_all_locks()")
 
     # -- tables -------------------------------------------------------------------------------------------------
@@ -183,7 +188,7 @@ class MySQLLogServer(LogServer):
             if found and "txpool_meta" not in found and "txpool_meta" not in self._tables(raw):
                 raise LogError(
                     f"{self.name} has lost its table txpool_meta, and {', '.join(sorted(found))} already exists there: "
-                    "nothing done. Restore it, or drop the others where nothing of theirs is in doubt"
+                    "nothing done. Restore it, or drop the others if nothing of theirs is in doubt"
                 )
             for statement in SCHEMA:
                 raw.session.run(statement)
@@ -194,19 +199,19 @@ class MySQLLogServer(LogServer):
         finally:
             self.close(raw)
 
-    def _begin(self, raw: Any) -> bool:
+    def _begin(self, raw: MySQLRawConnection) -> bool:
         """Write what makes the tables a log; whether this was the one of several that did."""
         meta = self.new_meta(self.identity(raw))
         rows = ", ".join(f"({raw.session.quoted(name)}, {raw.session.quoted(value)})" for name, value in meta.items())
         try:
-            raw.session.run(f"insert into txpool_meta (name, value) values {rows}")  # noqa: S608 - quoted
+            raw.session.run(f"insert into txpool_meta (name, value) values {rows}")
         except self.errors as error:
             if code_of(error) != _DUPLICATE:
                 raise
             return False
         return True
 
-    def exists(self, raw: Any) -> bool:
+    def exists(self, raw: MySQLRawConnection) -> bool:
         try:
             return bool(self.execute(raw, ("SELECT 1 FROM txpool_meta WHERE name = 'format'",)))
         except self.errors as error:
@@ -214,8 +219,8 @@ class MySQLLogServer(LogServer):
                 raise
             return False
 
-    def require_ours(self, raw: Any) -> None:
-        """LogError where a table is lacking or has no transactions, or another account's trigger is on it.
+    def require_ours(self, raw: MySQLRawConnection) -> None:
+        """LogError if a table is lacking or has no transactions, or another account's trigger is on it.
 
         A table has no owner here: who may make one in the log's database is trusted.
         """
@@ -233,11 +238,11 @@ class MySQLLogServer(LogServer):
         for trigger, table, definer in self.execute(raw, (_TRIGGERS,)):
             raise LogError(f"{self.name}: trigger {trigger} of {table} belongs to {definer}. Nothing was done; drop it")
 
-    def _tables(self, raw: Any) -> dict[str, tuple[str, str]]:
+    def _tables(self, raw: MySQLRawConnection) -> dict[str, tuple[str, str]]:
         rows = self.execute(raw, (_TABLES_OF,))
         return {str(name): (str(kind).upper(), str(engine or "").upper()) for name, kind, engine in rows}
 
-    def identity(self, raw: Any) -> str:
+    def identity(self, raw: MySQLRawConnection) -> str:
         identity = ask(raw.session, until=raw.until).identity
         return f"{identity}/{self._connecting.database}" if identity else ""
 
@@ -251,10 +256,10 @@ def _after(timeout: float | None) -> float | None:
     return None if timeout is None else monotonic() + timeout
 
 
-def _inserted(raw: Any, statement: str) -> bool:
+def _inserted(raw: MySQLRawConnection, statement: str) -> bool:
     session = raw.session
     session.send(statement)
-    answer: Answer = session.receive()[0]
+    answer: CommandResult = session.receive()[0]
     if answer.error is None:
         return answer.affected == 1
     if answer.code == _DUPLICATE:
@@ -262,12 +267,12 @@ def _inserted(raw: Any, statement: str) -> bool:
     raise answer.error
 
 
-def _filled(raw: Any, statement: str, parameters: Mapping[str, object]) -> str:
+def _filled(raw: MySQLRawConnection, statement: str, parameters: Mapping[str, object]) -> str:
     """A statement with its parameters in it."""
     return statement % {name: _literal(raw, value) for name, value in parameters.items()} if parameters else statement
 
 
-def _literal(raw: Any, value: object) -> str:
+def _literal(raw: MySQLRawConnection, value: object) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, str):

@@ -19,7 +19,7 @@ DURABLE: Final = "@@innodb_flush_log_at_trx_commit = 1 AND (NOT @@log_bin OR @@s
 #: Records a decision; without branches, the key alone. It reads the row as it is now, and locks it.
 RECORD: Final = f"""INSERT INTO txpool_decisions (gtrid, branches, made)
     SELECT %(gtrid)s, nullif(%(branches)s, ''), %(now)s FROM txpool_incarnations
-    WHERE name = %(incarnation)s AND fenced = 0 AND {DURABLE} LOCK IN SHARE MODE"""  # noqa: S608 - constants
+    WHERE name = %(incarnation)s AND fenced = 0 AND {DURABLE} LOCK IN SHARE MODE"""
 
 STATEMENTS: Final = Statements(
     abort=(
@@ -46,31 +46,27 @@ STATEMENTS: Final = Statements(
         VALUES (%(name)s, %(node)s, %(lease)s, %(session)s)""",
     ),
     fence=(
-        f"UPDATE txpool_incarnations SET fenced = fenced + 1 WHERE name = %(name)s AND {_NODES}",  # noqa: S608
-        f"SELECT fenced FROM txpool_incarnations WHERE name = %(name)s AND {_NODES}",  # noqa: S608 - constants
+        f"UPDATE txpool_incarnations SET fenced = fenced + 1 WHERE name = %(name)s AND {_NODES}",
+        f"SELECT fenced FROM txpool_incarnations WHERE name = %(name)s AND {_NODES}",
     ),
     revive=(
         f"""INSERT INTO txpool_incarnations (name, node, lease, session, fenced)
-        SELECT name, node, '', 0, 1 FROM txpool_expired WHERE name = %(name)s AND {_NODES} FOR UPDATE""",  # noqa: S608
-        f"SELECT name FROM txpool_expired WHERE name = %(name)s AND {_NODES}",  # noqa: S608 - constants
-        f"DELETE FROM txpool_expired WHERE name = %(name)s AND {_NODES}",  # noqa: S608 - constants
+        SELECT name, node, '', 0, 1 FROM txpool_expired WHERE name = %(name)s AND {_NODES} FOR UPDATE""",
+        f"SELECT name FROM txpool_expired WHERE name = %(name)s AND {_NODES}",
+        f"DELETE FROM txpool_expired WHERE name = %(name)s AND {_NODES}",
     ),
-    incarnations=(
-        f"SELECT name, fenced, fenced = 0 AND {_HELD} FROM txpool_incarnations WHERE {_NODES}",  # noqa: S608
-    ),
-    in_use=(f"SELECT name FROM txpool_incarnations WHERE {_HELD}",),  # noqa: S608 - constants
+    incarnations=(f"SELECT name, fenced, fenced = 0 AND {_HELD} FROM txpool_incarnations WHERE {_NODES}",),
+    in_use=(f"SELECT name FROM txpool_incarnations WHERE {_HELD}",),
     # An incarnation that is fenced between two of these statements stays: only what was moved is deleted.
     expire=(
         f"""INSERT INTO txpool_expired (name, node, since) SELECT name, node, %(now)s FROM txpool_incarnations
-        WHERE name IN %(names)s AND fenced > 0 AND {_NODES} FOR UPDATE""",  # noqa: S608 - constants
+        WHERE name IN %(names)s AND fenced > 0 AND {_NODES} FOR UPDATE""",
         """DELETE FROM txpool_memos WHERE kind = 'incarnation'
         AND name IN %(names)s AND name IN (SELECT name FROM txpool_expired)""",
         """DELETE FROM txpool_incarnations
         WHERE name IN %(names)s AND name IN (SELECT name FROM txpool_expired)""",
     ),
-    expired=(
-        f"SELECT name FROM txpool_expired WHERE (%(all)s OR name IN %(names)s) AND {_NODES}",  # noqa: S608
-    ),
+    expired=(f"SELECT name FROM txpool_expired WHERE (%(all)s OR name IN %(names)s) AND {_NODES}",),
     record_heuristic=(
         """INSERT INTO txpool_heuristics (gtrid, bqual, datasource, decided, ended, noted)
         VALUES (%(gtrid)s, %(bqual)s, %(datasource)s, %(decided)s, %(ended)s, %(noted)s)
@@ -91,7 +87,7 @@ STATEMENTS: Final = Statements(
 _NAME: Final = "varchar(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
 _TEXT: Final = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 _ENGINE: Final = "ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
-#: Its tables, the first one first: where it has no row, the others are still to be made. Names compare by their bytes.
+#: Its tables, the first one first: if it has no row, the others are still to be made. Names compare by their bytes.
 SCHEMA: Final = (
     f"CREATE TABLE IF NOT EXISTS txpool_meta (name {_NAME} PRIMARY KEY, value varchar(255) {_TEXT} NOT NULL) {_ENGINE}",
     f"""CREATE TABLE IF NOT EXISTS txpool_incarnations (name {_NAME} PRIMARY KEY, node {_NAME}, lease {_NAME},

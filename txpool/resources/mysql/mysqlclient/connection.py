@@ -16,10 +16,10 @@ import MySQLdb
 from MySQLdb.connections import Connection
 from MySQLdb.constants import CR
 
-from txpool.resources.mysql.forks import let_go_after_fork
+from txpool.resources.mysql.forks import abandon_after_fork
+from txpool.resources.mysql.protocol import ends_session
 from txpool.resources.mysql.session import LONG
-from txpool.resources.mysql.state import SessionState
-from txpool.resources.mysql.wire import ends_session
+from txpool.resources.mysql.state import MySQLRawConnection
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.mysqlclient.session import MySQLdbSession
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _INTERRUPTED: Final = "a command was interrupted before its answer was read"
 
 
-class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
+class MySQLdbRawConnection(MySQLRawConnection, Connection):  # type: ignore[misc]
     """A physical connection, and the state of its session."""
 
     session: MySQLdbSession
@@ -60,7 +60,7 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
         # lost session the driver closes it, and the number may be another file's then: see `_is_own`.
         self._descriptor = int(self.fileno())
         self._socket = os.fstat(self._descriptor)
-        let_go_after_fork(self)
+        abandon_after_fork(self)
 
     @property
     def lost(self) -> bool:
@@ -79,11 +79,11 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
 
     @property
     def may_send_ahead(self) -> bool:
-        return self.session.takes_several  # what follows in a message is not executed where the first is refused
+        return self.session.takes_several  # what follows in a message is not executed if the first is refused
 
     @property
     def database_name(self) -> str:
-        """The database that the session began in; empty where it began in none."""
+        """The database that the session began in; empty if it began in none."""
         return str(self.database or "")
 
     @property
@@ -111,7 +111,7 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
             raise
 
     def _query_after_ahead(self, query: Any) -> None:
-        """Execute a statement in one message with what goes ahead of it: where that is refused, it is not executed."""
+        """Execute a statement in one message with what goes ahead of it: if that is refused, it is not executed."""
         if not isinstance(query, bytes) or len(query) >= LONG:
             self.run_ahead()
             super().query(query)
@@ -135,7 +135,7 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
     def ping(self, reconnect: object = None) -> None:
         """As mysqlclient's, but for `reconnect`.
 
-        From then on the client's library would open another session in silence where this one is lost, and what follows
+        From then on the client's library would open another session in silence if this one is lost, and what follows
         would commit by itself there.
         """
         super().ping()
@@ -179,7 +179,7 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
         self.dead = self.dead or ends_session(error)
 
     def close(self) -> None:
-        """As mysqlclient's; also of one that is closed, where an error would take the place of what has closed it."""
+        """As mysqlclient's; also of one that is closed, if an error would take the place of what has closed it."""
         if self.open:
             super().close()
 
@@ -198,7 +198,7 @@ class MySQLdbConnection(SessionState, Connection):  # type: ignore[misc]
             if self._is_own(same.fileno()):
                 same.shutdown(socket.SHUT_RDWR)
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """In a forked child: a socket that leads nowhere takes the place of the one to the parent's session."""
         self.dead = True
         nowhere, its_peer = socket.socketpair()

@@ -15,11 +15,11 @@ from txpool.errors import ConfigurationError, OperationalError
 from txpool.resources.deadlines import in_step
 from txpool.resources.mysql.address import arguments
 from txpool.resources.mysql.driver import MySQLDriver
-from txpool.resources.mysql.mysqlclient.connection import MySQLdbConnection
+from txpool.resources.mysql.mysqlclient.connection import MySQLdbRawConnection
 from txpool.resources.mysql.mysqlclient.session import MySQLdbSession, SteppedMySQLdbSession
 
 _WHOLE_SECONDS: Final = ("connect_timeout", "read_timeout", "write_timeout")
-#: The client's library opens another session in silence where this one is lost: what follows would commit by itself.
+#: The client's library opens another session in silence if this one is lost: what follows would commit by itself.
 _RECONNECTS: Final = re.compile(r"^\s*reconnect\s*=\s*(?:[1-9]|on|true|yes)", re.I | re.M)
 
 
@@ -30,7 +30,7 @@ class MySQLdbDriver(MySQLDriver):
     cursor_class = MySQLdb.cursors.Cursor
 
     @staticmethod
-    def open_raw(options: dict[str, Any], timeout: float | None) -> MySQLdbConnection:
+    def open_raw(options: dict[str, Any], timeout: float | None) -> MySQLdbRawConnection:
         if timeout is not None:
             options["connect_timeout"] = min(float(options.get("connect_timeout", 10)), timeout)
         if timeout is not None and in_step():
@@ -39,13 +39,13 @@ class MySQLdbDriver(MySQLDriver):
             if name in options:
                 options[name] = max(1, ceil(options[name]))
         _require_no_reconnect(str(options.get("read_default_file", "")))
-        raw = MySQLdbConnection(autocommit=True, **options)
+        raw = MySQLdbRawConnection(autocommit=True, **options)
         raw.init_command = options.get("init_command")
         session = SteppedMySQLdbSession if in_step() else MySQLdbSession
         raw.session = session(raw, takes_several=options.get("multi_statements", True))
         return raw
 
-    def _reset_session(self, raw: MySQLdbConnection) -> None:
+    def _reset_session(self, raw: MySQLdbRawConnection) -> None:
         # The driver has no other way: the server asks for the password again, which no connection keeps.
         options = arguments(self._settings, recovery=self._recovery)
         if "database" not in options:
@@ -55,7 +55,7 @@ class MySQLdbDriver(MySQLDriver):
 
 
 def _require_no_reconnect(file: str) -> None:
-    """ConfigurationError where an option file switches that on; the files that it includes are not looked at."""
+    """ConfigurationError if an option file switches that on; the files that it includes are not looked at."""
     with suppress(OSError):  # the library does not mind, either
         if file and _RECONNECTS.search(Path(file).read_text(errors="replace")):
             raise ConfigurationError(

@@ -34,7 +34,7 @@ class MySQLdbHandle(MySQLConnection):
         self._renew("change_user", args)
 
     def send_query(self, *args: Any) -> None:
-        """NotSupportedError: whose transaction a statement belongs to is known only where it executes as a whole."""
+        """NotSupportedError: whose transaction a statement belongs to is known only if it executes as a whole."""
         raise NotSupportedError(
             f"send_query() on a connection of {self.datasource.name}: nobody could tell what it has begun. Use query() "
             "or a cursor. Nothing was sent."

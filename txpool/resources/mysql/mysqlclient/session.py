@@ -1,7 +1,7 @@
 """The session of mysqlclient's connection: txpool's own commands, several in one message, and their answers.
 
 mysqlclient cannot send a command before the one before is answered. So of several commands, those that take no time are
-answered first, and the one that waits for the disk is on its way when `send` returns. Where the session takes several
+answered first, and the one that waits for the disk is on its way when `send` returns. If the session takes several
 statements in one message, as it does by default (multi_statements), they share one round trip.
 """
 
@@ -17,14 +17,14 @@ from MySQLdb.constants import CR
 
 from txpool.errors import translate
 from txpool.resources.deadlines import within_step
-from txpool.resources.mysql.wire import Answer, after_what_went_ahead, ends_session
+from txpool.resources.mysql.protocol import CommandResult, after_what_went_ahead, ends_session
 
 if TYPE_CHECKING:
-    from txpool.resources.mysql.mysqlclient.connection import MySQLdbConnection
+    from txpool.resources.mysql.mysqlclient.connection import MySQLdbRawConnection
 
 #: The commands that wait for the disk.
 _SLOW: Final = ("xa prepare", "xa commit", "xa rollback", "commit")
-_OK: Final = Answer()
+_OK: Final = CommandResult()
 
 
 class ReplyTimeout(MySQLdb.OperationalError):  # type: ignore[misc]
@@ -36,14 +36,14 @@ class MySQLdbSession:
 
     __slots__ = ("_answers", "_hung_up", "_in_message", "_readable", "_rest", "_went_ahead", "raw", "takes_several")
 
-    def __init__(self, raw: MySQLdbConnection, *, takes_several: bool) -> None:
+    def __init__(self, raw: MySQLdbRawConnection, *, takes_several: bool) -> None:
         self.raw = raw
         #: Whether a message may have several statements; what follows one that fails is not executed.
         self.takes_several = takes_several
         self._hung_up, self._readable = select.poll(), select.poll()
         self._hung_up.register(raw.fileno(), select.POLLRDHUP)
         self._readable.register(raw.fileno(), select.POLLIN)
-        self._answers: list[Answer] = []
+        self._answers: list[CommandResult] = []
         #: The first of the answers is to what went ahead.
         self._went_ahead = False
         #: What is not answered yet, and how many of these statements are in the message that was sent.
@@ -76,7 +76,7 @@ class MySQLdbSession:
             raise
         raw.ahead = ""
 
-    def receive(self, until: float | None = None) -> list[Answer]:
+    def receive(self, until: float | None = None) -> list[CommandResult]:
         raw = self.raw
         if raw.dead or not raw.unread:
             raise MySQLdb.OperationalError(CR.SERVER_LOST, "the answer was lost in an interrupt")
@@ -130,7 +130,7 @@ class MySQLdbSession:
     def quoted(self, text: str) -> str:
         return bytes(self.raw.string_literal(text.encode())).decode()
 
-    def _answer(self, read: Callable[[], object]) -> Answer:
+    def _answer(self, read: Callable[[], object]) -> CommandResult:
         raw = self.raw
         try:
             read()
@@ -139,11 +139,11 @@ class MySQLdbSession:
         except MySQLdb.Error as error:
             if ends_session(error):
                 raise
-            return Answer(translate(error))  # type: ignore[arg-type]
+            return CommandResult(translate(error))  # type: ignore[arg-type]
         if result is not None:
-            return Answer(None, tuple(result.fetch_row(0)))
+            return CommandResult(None, tuple(result.fetch_row(0)))
         affected = raw.affected_rows()
-        return Answer(affected=int(affected)) if affected else _OK
+        return CommandResult(affected=int(affected)) if affected else _OK
 
     def _break_off(self, error: BaseException) -> None:
         """Close the connection after an error: it is not known what was executed, or which answer is next."""

@@ -2,7 +2,7 @@
 
 A command may be interrupted between any two bytecodes, after it was sent and before its answer was read. The next
 command would take that answer for its own. So each connection counts the answers that are not read yet, and is closed
-where a command would meet one.
+if a command would meet one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pymysql.protocol import EOFPacketWrapper
 
 from txpool.errors import translate
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.forks import let_go_after_fork
+from txpool.resources.mysql.forks import abandon_after_fork
+from txpool.resources.mysql.protocol import CommandResult, after_what_went_ahead
 from txpool.resources.mysql.pymysql.reading import OK, WHOLE_PACKET
 from txpool.resources.mysql.pymysql.rows import RowsConnection
 from txpool.resources.mysql.pymysql.session import PyMySQLSession
 from txpool.resources.mysql.session import LONG, commits_nothing
-from txpool.resources.mysql.state import SessionState
-from txpool.resources.mysql.wire import Answer, after_what_went_ahead
+from txpool.resources.mysql.state import MySQLRawConnection
 
 _COM_RESET_CONNECTION: Final = 0x1F
 _STATE_CHANGED: Final = 0x4000
@@ -41,7 +41,7 @@ _INTERRUPTED: Final = "a command was interrupted before its answer was read"
 _AUTOCOMMIT: Final = SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT
 #: The head of a command's packet, whose number is 0, and the command's kind.
 _COMMAND: Final = struct.Struct("<IB")
-_OK: Final = Answer()
+_OK: Final = CommandResult()
 
 
 class _Result(MySQLResult):  # type: ignore[misc]
@@ -66,7 +66,7 @@ class _Result(MySQLResult):  # type: ignore[misc]
         return True
 
 
-class PyMySQLConnection(SessionState, RowsConnection):
+class PyMySQLRawConnection(MySQLRawConnection, RowsConnection):
     """A physical connection, and the state of its session."""
 
     session: PyMySQLSession
@@ -84,7 +84,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
         #: The character set and the collation that the session began with.
         self._first_character_set = self.charset, self.collation
         self.changed = False
-        let_go_after_fork(self)
+        abandon_after_fork(self)
 
     def connect(self, sock: Any = None) -> None:
         again = "session" in vars(self)
@@ -121,7 +121,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
 
     @property
     def database_name(self) -> str:
-        """The database that the session began in; empty where it began in none."""
+        """The database that the session began in; empty if it began in none."""
         name = self.db
         return name.decode() if isinstance(name, bytes) else name or ""
 
@@ -156,7 +156,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
     def _read_ahead(self) -> None:
         """Read the answer to what went ahead of a statement.
 
-        Where it is an error, the statement was executed all the same, in a local transaction. The connection is closed,
+        If it is an error, the statement was executed all the same, in a local transaction. The connection is closed,
         so that the server rolls it back.
         """
         if not self.read_oks(1):
@@ -176,7 +176,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
         self._result = None
         result = _Result(self)
         try:
-            # Where several results answer one command, the numbers of their packets go on.
+            # If several results answer one command, the numbers of their packets go on.
             oks = self.read_oks(1) if self._next_seq_id == 1 else ()
             if oks:
                 result.take(*oks)
@@ -223,7 +223,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
         self.unread = 0
 
     def finish_results(self) -> None:
-        """Read what is left of the last result; close the connection where an answer was left unread."""
+        """Read what is left of the last result; close the connection if an answer was left unread."""
         if self.unread:
             self._force_close()
             raise pymysql.OperationalError(CR.CR_COMMANDS_OUT_OF_SYNC, _INTERRUPTED)
@@ -240,7 +240,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
         self._result = None
 
     def close(self) -> None:
-        """As PyMySQL's; also of one that is closed, where an error here would take the place of what has closed it."""
+        """As PyMySQL's; also of one that is closed, if an error here would take the place of what has closed it."""
         if not self._closed:
             super().close()
 
@@ -254,7 +254,7 @@ class PyMySQLConnection(SessionState, RowsConnection):
         with suppress(OSError, AttributeError), socket.socket(fileno=os.dup(self._sock.fileno())) as same:
             same.shutdown(socket.SHUT_RDWR)  # AttributeError: it is closed
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """In a forked child: close its copies of what leads to the parent's session, and send nothing."""
         _abandon(self._result)
         self._result = self._sock = self._rfile = None
@@ -290,20 +290,20 @@ class PyMySQLConnection(SessionState, RowsConnection):
         self.ahead = ""
         self._next_seq_id = 1
 
-    def receive_all(self) -> list[Answer]:
+    def receive_all(self) -> list[CommandResult]:
         """The answers to all that was sent, in order."""
-        answers: list[Answer] = []
+        answers: list[CommandResult] = []
         went_ahead, self.went_ahead = self.went_ahead, False
         while self.unread:
             oks = self.read_oks(self.unread)
             for affected, _, self.server_status, _, _ in oks:
-                answers.append(Answer(affected=affected) if affected else _OK)
+                answers.append(CommandResult(affected=affected) if affected else _OK)
                 self.unread -= 1
             if not oks:
                 answers.append(self._receive_one())
         return after_what_went_ahead(self, answers) if went_ahead else answers
 
-    def _receive_one(self) -> Answer:
+    def _receive_one(self) -> CommandResult:
         """The next answer, as PyMySQL reads it."""
         self._next_seq_id = 1  # the number of an answer's first packet
         try:
@@ -311,9 +311,9 @@ class PyMySQLConnection(SessionState, RowsConnection):
         except pymysql.MySQLError as error:
             if self._sock is None:
                 raise
-            return Answer(translate(error))  # type: ignore[arg-type]
+            return CommandResult(translate(error))  # type: ignore[arg-type]
         result: Any = self._result
-        return Answer(None, result.rows or (), result.affected_rows or 0)
+        return CommandResult(None, result.rows or (), result.affected_rows or 0)
 
     @contextmanager
     def within(self, until: float | None) -> Iterator[None]:
@@ -339,7 +339,9 @@ def _packet(statement: str) -> bytes:
 
 
 #: Those of every transaction.
-_PACKETS: Final = {statement: _packet(statement) for statement in (xa.ended_after(xa.HOLD_SECONDS), xa.HOLD, xa.LET_GO)}
+_PACKETS: Final = {
+    statement: _packet(statement) for statement in (xa.ended_after(xa.HOLD_SECONDS), xa.HOLD, xa.RELEASE_HOLD)
+}
 
 
 def _abandon(result: Any) -> None:

@@ -10,7 +10,7 @@ import pymysql.cursors
 from txpool.errors import OperationalError
 from txpool.resources.deadlines import in_step
 from txpool.resources.mysql.driver import MySQLDriver
-from txpool.resources.mysql.pymysql.connection import PyMySQLConnection
+from txpool.resources.mysql.pymysql.connection import PyMySQLRawConnection
 from txpool.resources.mysql.pymysql.session import PyMySQLSession
 from txpool.resources.mysql.pymysql.stepped import SteppedPyMySQLConnection
 
@@ -24,17 +24,17 @@ class PyMySQLDriver(MySQLDriver):
     cursor_class = pymysql.cursors.Cursor
 
     @staticmethod
-    def open_raw(options: dict[str, Any], timeout: float | None) -> PyMySQLConnection:
+    def open_raw(options: dict[str, Any], timeout: float | None) -> PyMySQLRawConnection:
         limit = options.pop("read_timeout", None)
         if timeout is not None:
             options["connect_timeout"] = min(float(options.get("connect_timeout", 10)), timeout)
             options["read_timeout"] = min(timeout, _MOST_CONNECT_TIMEOUT)
-        raw = (SteppedPyMySQLConnection if in_step() else PyMySQLConnection)(autocommit=True, **options)
+        raw = (SteppedPyMySQLConnection if in_step() else PyMySQLRawConnection)(autocommit=True, **options)
         raw.set_read_timeout(limit)
         raw.session = PyMySQLSession(raw)
         return raw
 
-    def _reset_session(self, raw: PyMySQLConnection) -> None:
+    def _reset_session(self, raw: PyMySQLRawConnection) -> None:
         raw.reset_session()
         if raw.database_name:
             raw.select_db(raw.database_name)

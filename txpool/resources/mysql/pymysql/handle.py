@@ -20,7 +20,7 @@ class PyMySQLCursor(MySQLCursor):
 
     _CLOSED = pymysql.ProgrammingError
 
-    def _make_raw(self, raw: Any, holder: Any) -> Any:
+    def _make_raw(self, raw: pymysql.connections.Connection, holder: Any) -> Any:
         args, kwargs = self._arguments  # type: ignore[misc]
         cursor = raw.cursor(*args, **kwargs)
         if isinstance(cursor, SSCursor) and hasattr(holder, "cursors"):

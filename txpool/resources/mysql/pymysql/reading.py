@@ -20,7 +20,7 @@ _AT_ONCE, _OF_A_LONG_ONE = 1 << 16, 1 << 20
 WHOLE_PACKET: Final = 2**24 - 1
 _MORE_RESULTS: Final = SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS
 #: The beginning of an OK: the packet's length in three bytes, its number in one; what it is, 0; the numbers of rows and
-#: of the new row, where each is of one byte; the status, and how many warnings there are.
+#: of the new row, if each is of one byte; the status, and how many warnings there are.
 _OK_HEAD: Final = struct.Struct("<IBBBHH")
 _OK: Final = b"\0"
 _LONGER: Final = 251  # the first byte of a number that has more than one
@@ -79,7 +79,7 @@ class ReadingConnection(Connection):  # type: ignore[misc]
     def read_oks(self, most: int) -> tuple[OK, ...]:
         """The next answers to commands, at most so many, which are OKs, have come, and are followed by no other result.
 
-        Empty where the next one is none of these. It waits where nothing has come.
+        Empty if the next one is none of these. It waits if nothing has come.
         """
         begin = self._position
         if begin == len(self._buffer):
@@ -95,7 +95,7 @@ class ReadingConnection(Connection):  # type: ignore[misc]
         return oks
 
     def _receive(self, least: int) -> None:
-        """Have so many bytes at the beginning of the buffer. OperationalError where the connection is lost."""
+        """Have so many bytes at the beginning of the buffer. OperationalError if the connection is lost."""
         sock = self._sock
         if self._current_timeout != self._read_timeout:
             sock.settimeout(self._read_timeout)

@@ -25,7 +25,7 @@ _MOST_STATEMENTS: Final = 4
 
 
 class RowsConnection(ReadingConnection):
-    """What `PyMySQLConnection` adds for rows; it counts the answers that are not read."""
+    """What `PyMySQLRawConnection` adds for rows; it counts the answers that are not read."""
 
     unread: int
 

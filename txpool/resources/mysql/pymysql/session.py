@@ -11,10 +11,10 @@ import pymysql
 from pymysql.constants import CR
 
 from txpool.errors import translate
-from txpool.resources.mysql.wire import Answer
+from txpool.resources.mysql.protocol import CommandResult
 
 if TYPE_CHECKING:
-    from txpool.resources.mysql.pymysql.connection import PyMySQLConnection
+    from txpool.resources.mysql.pymysql.connection import PyMySQLRawConnection
 
 
 class ReplyTimeout(pymysql.OperationalError):  # type: ignore[misc]
@@ -26,7 +26,7 @@ class PyMySQLSession:
 
     __slots__ = ("_unasked", "raw")
 
-    def __init__(self, raw: PyMySQLConnection) -> None:
+    def __init__(self, raw: PyMySQLRawConnection) -> None:
         self.raw = raw
         #: Tells what the server says unasked: only that it has ended the session. TLS has messages of its own.
         self._unasked = _watching(raw, 0 if isinstance(raw._sock, ssl.SSLSocket) else select.POLLIN)
@@ -41,7 +41,7 @@ class PyMySQLSession:
     def send(self, *statements: str) -> None:
         self.raw.send_all(statements)
 
-    def receive(self, until: float | None = None) -> list[Answer]:
+    def receive(self, until: float | None = None) -> list[CommandResult]:
         raw = self.raw
         if raw._sock is None or not raw.unread:
             raise pymysql.OperationalError(CR.CR_SERVER_LOST, "the answer was lost in an interrupt")
@@ -83,7 +83,7 @@ class PyMySQLSession:
         return str(self.raw.escape(text))
 
 
-def _watching(raw: PyMySQLConnection, events: int) -> select.poll:
+def _watching(raw: PyMySQLRawConnection, events: int) -> select.poll:
     watching = select.poll()
     watching.register(raw.fileno(), events | select.POLLRDHUP)
     return watching

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from txpool.resources.deadlines import within_step, within_step_timeout
-from txpool.resources.mysql.pymysql.connection import PyMySQLConnection
+from txpool.resources.mysql.pymysql.connection import PyMySQLRawConnection
 
 
-class SteppedPyMySQLConnection(PyMySQLConnection):
+class SteppedPyMySQLConnection(PyMySQLRawConnection):
     """A connection whose answers must come within the step of its thread."""
 
     _own_read_timeout: float | None = None

@@ -17,7 +17,7 @@ from txpool.resources.postgresql.check.server import server_facts
 _CONNECT_ALLOWS = {
     Role.PREPARED: "a role that connects sees the names of prepared branches, and can take slots and names, so "
     "that a transaction rolls back; it cannot end a branch of this application, or change a decision",
-    Role.MARKED: "a role that connects can create tables and schemas, where it has the right, before the application "
+    Role.MARKED: "a role that connects can create tables and schemas, if it has the right, before the application "
     "creates its own; those are refused then, and so are transactions",
 }
 

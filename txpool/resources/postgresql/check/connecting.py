@@ -16,7 +16,7 @@ from txpool.errors import ConfigurationError, described
 from txpool.findings.finding import Finding, NotConnected, failure
 from txpool.resources.drivers import make_driver
 
-_CONNECT_TIMEOUT_SECONDS = "10"  # where neither the url nor driver.connect_timeout has one
+_CONNECT_TIMEOUT_SECONDS = "10"  # if neither the url nor driver.connect_timeout has one
 
 # Patterns of the messages with which servers and libpq refuse a connection, and the advice. The message of a server
 # with another language than English is shown without advice.
@@ -76,7 +76,7 @@ def connected(settings: DataSourceSettings, *, recovery: bool = False) -> Iterat
 
 
 def user_of(settings: DataSourceSettings, *, recovery: bool = False) -> str:
-    """The user that the file names, with `recovery` recovery.user if there is one; empty where the file names none."""
+    """The user that the file names, with `recovery` recovery.user if there is one; empty if the file names none."""
     if recovery and settings.recovery_user:
         return settings.recovery_user
     return settings.user or str(_in_url(settings).get("user", ""))
@@ -114,5 +114,5 @@ def diagnosed(url: str, error: BaseException, *, label: str = "", user: str = ""
 
 
 def quoted(name: str) -> str:
-    """A name in SQL, in quotes where it needs them."""
+    """A name in SQL, in quotes if it needs them."""
     return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, LiteralString
 
 import psycopg
 
@@ -15,6 +15,9 @@ from txpool.resources.postgresql.check import trust
 from txpool.resources.postgresql.check.connecting import connected, quoted, user_of
 from txpool.resources.postgresql.check.server import server_facts
 from txpool.resources.postgresql.qualified import qualified
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 _IS_MARK: LiteralString = IS_MARK.replace(" like ", " ~~ ")
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -29,15 +32,15 @@ _TABLE: LiteralString = qualified(
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%(table)s)
 """
 )
-_COUNT: LiteralString = qualified(f"select count(*) from {{}} where {_IS_MARK}")  # noqa: S608 - constants
+_COUNT: LiteralString = qualified(f"select count(*) from {{}} where {_IS_MARK}")
 _OLDEST: LiteralString = qualified(
-    f"select count(*), extract(epoch from (clock_timestamp() - min(made_at)))::float8 from {{}} where {_IS_MARK}"  # noqa: S608
+    f"select count(*), extract(epoch from (clock_timestamp() - min(made_at)))::float8 from {{}} where {_IS_MARK}"
 )
 _MAY: LiteralString = qualified("select has_table_privilege(%s::oid, %s::text)")
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "p": "partitioned", "S": "a sequence"}
 
 
-def findings(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
+def findings(raw: PsycopgRawConnection, settings: DataSourceSettings) -> Iterator[Finding]:
     """Findings about the table of marks, for the datasource's user and for recovery.user."""
     name = settings.cmr_table
     found = list(_faults(raw, settings, name, DECISIONS, "a role that changes a mark changes an outcome"))
@@ -46,18 +49,20 @@ def findings(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
         yield marks(raw, name)
 
 
-def rows(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
+def rows(raw: PsycopgRawConnection, settings: DataSourceSettings) -> Iterator[Finding]:
     """Findings about the table of the branches' rows, for both users."""
     name = settings.xa_evidence_table
     why = "a role that writes a row makes a branch count as committed that is gone"
     found = list(_faults(raw, settings, name, EVIDENCE, why))
     yield from found
     if not any(each.severity is not Severity.WARNING for each in found):
-        (count,) = raw.execute(_COUNT.format(name).encode()).fetchone()
+        ((count,),) = raw.execute(_COUNT.format(name).encode()).fetchall()
         yield row_count(name, count)
 
 
-def _faults(raw: Any, settings: DataSourceSettings, name: str, holds: str, grants: str) -> Iterator[Finding]:
+def _faults(
+    raw: PsycopgRawConnection, settings: DataSourceSettings, name: str, holds: str, grants: str
+) -> Iterator[Finding]:
     roles = make_driver(settings).roles
     not_trusted = list(trust.owners(raw, [name], roles, holds))
     yield from not_trusted
@@ -72,28 +77,34 @@ def _faults(raw: Any, settings: DataSourceSettings, name: str, holds: str, grant
             yield from table(other, name, ["xid"], COLUMNS, missing=CREATE, holds=holds)
 
 
-def marks(raw: Any, name: str) -> Finding:
+def marks(raw: PsycopgRawConnection, name: str) -> Finding:
     """The number of marks in the table."""
-    count, oldest = raw.execute(_OLDEST.format(name).encode()).fetchone()
+    ((count, oldest),) = raw.execute(_OLDEST.format(name).encode()).fetchall()
     return mark_count(name, count, oldest or 0.0)
 
 
 def table(
-    raw: Any, name: str, key: Collection[str], columns: Collection[str], *, missing: str, holds: str = DECISIONS
+    raw: PsycopgRawConnection,
+    name: str,
+    key: Collection[str],
+    columns: Collection[str],
+    *,
+    missing: str,
+    holds: str = DECISIONS,
 ) -> Iterator[Finding]:
-    """What is wrong with a table whose rows are decisions; `missing` is the advice where there is no such table."""
+    """What is wrong with a table whose rows are decisions; `missing` is the advice if there is no such table."""
     try:
         row = raw.execute(_TABLE, {"table": name, "key": sorted(key)}).fetchone()
     except psycopg.errors.InsufficientPrivilege:
         row = None
-    (user,) = raw.execute("select session_user").fetchone()
+    ((user,),) = raw.execute("select session_user").fetchall()
     if row is None:
         schema = name.partition(".")[0] if "." in name else "public"
         yield failure(
             "table",
             f"there is no table {name} that {user} can see",
             holds,
-            f"{missing}; where the table exists, GRANT USAGE ON SCHEMA {schema} TO {quoted(user)};",
+            f"{missing}; if the table exists, GRANT USAGE ON SCHEMA {schema} TO {quoted(user)};",
         )
         return
     oid, schema, relation, kind, persistence, row_security, usage, present, has_key = row
@@ -127,7 +138,7 @@ def table(
             "recovery would not see every decision",
             f"ALTER TABLE {whole} DISABLE ROW LEVEL SECURITY;",
         )
-    denied = [right for right in _RIGHTS if not raw.execute(_MAY, [oid, right]).fetchone()[0]]
+    denied = [right for right in _RIGHTS if raw.execute(_MAY, [oid, right]).fetchall() != [(True,)]]
     if denied or not usage:
         grants = [f"GRANT {', '.join(denied)} ON {whole} TO {quoted(user)};"] if denied else []
         grants += [] if usage else [f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(user)};"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -18,6 +18,9 @@ from txpool.resources.postgresql.check.server import ServerFacts, server_facts
 from txpool.resources.postgresql.qualified import qualified
 from txpool.xid import make_gtrid, make_xid, new_incarnation, parse
 
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
+
 #: The node in the xid of a check's own branch, which is rolled back as soon as it is prepared.
 NODE = "txpool-check"
 
@@ -29,7 +32,9 @@ _COUNT = qualified("select count(*) from pg_prepared_xacts")
 _IS_PREPARED = qualified("select 1 from pg_prepared_xacts where gid = %s")
 
 
-def findings(raw: Any, server: ServerFacts, settings: DataSourceSettings, old: float) -> Iterator[Finding]:
+def findings(
+    raw: PsycopgRawConnection, server: ServerFacts, settings: DataSourceSettings, old: float
+) -> Iterator[Finding]:
     """All findings about preparing; `raw` has been given to `server_facts`. `old` is in seconds."""
     maximum = int(server.settings["max_prepared_transactions"].value)
     if maximum == 0:
@@ -42,7 +47,7 @@ def findings(raw: Any, server: ServerFacts, settings: DataSourceSettings, old: f
         return
     try:
         listed = raw.execute(_LISTING).fetchall()
-        (used,) = raw.execute(_COUNT).fetchone()
+        ((used,),) = raw.execute(_COUNT).fetchall()
     except psycopg.errors.InsufficientPrivilege:
         yield failure(
             "listing",
@@ -61,7 +66,7 @@ def findings(raw: Any, server: ServerFacts, settings: DataSourceSettings, old: f
 
 
 def _of_other_roles(settings: DataSourceSettings, recovery: str) -> Iterator[Finding]:
-    """A failure where roles that are not trusted have prepared branches with xids of txpool's form."""
+    """A failure if roles that are not trusted have prepared branches with xids of txpool's form."""
     manager = PostgreSQLBranchRecovery(settings.name, make_driver(settings), owners=settings.prepared_owners)
     listed = [branch for branch in manager.recover() if not branch.elsewhere and branch.xid.node != NODE]
     others = sorted({branch.owner or "a role that is gone" for branch in listed if not branch.prepared_by(())})
@@ -71,7 +76,7 @@ def _of_other_roles(settings: DataSourceSettings, recovery: str) -> Iterator[Fin
             f"branches of txpool here were prepared by {', '.join(others)}, and recovery connects as {recovery}",
             "the name of a branch proves nothing: recovery leaves branches of other roles prepared, with their locks, "
             "whatever user it connects as",
-            f"where that role is this application's, write prepared.owners = {', '.join(others)}; otherwise revoke its "
+            f"if that role is this application's, write prepared.owners = {', '.join(others)}; otherwise revoke its "
             "right to connect, and let an administrator roll back what it has prepared",
         )
 
@@ -157,7 +162,9 @@ def _age(seconds: float) -> str:
 # -- one branch, prepared and rolled back -------------------------------------------------------------------------
 
 
-def _prepare_and_roll_back(raw: Any, server: ServerFacts, settings: DataSourceSettings) -> Iterator[Finding]:
+def _prepare_and_roll_back(
+    raw: PsycopgRawConnection, server: ServerFacts, settings: DataSourceSettings
+) -> Iterator[Finding]:
     """Prepare an empty branch, and roll it back by recovery's own code and user."""
     xid = make_xid(make_gtrid(NODE, new_incarnation(), 0), 0, settings.name)
     try:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, LiteralString
 
 from txpool.resources.postgresql.check.connecting import quoted
 from txpool.resources.postgresql.qualified import qualified
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 _SETTINGS: LiteralString = qualified(
     """
@@ -90,12 +93,13 @@ class ServerFacts:
         return ways.get(source, f"ALTER SYSTEM SET {name} = '{wanted}'; SELECT pg_reload_conf();")
 
 
-def server_facts(raw: Any) -> ServerFacts:
+def server_facts(raw: PsycopgRawConnection) -> ServerFacts:
     """Read the facts over a fresh connection of the driver `psycopg`, which stays in autocommit mode."""
     raw.autocommit = True
     rows = raw.execute(_SETTINGS).fetchall()
     settings = {name: Setting(name, value, source) for name, value, source in rows}
-    user, database, standby, pid, superuser, *limits, standbys, known, told = raw.execute(_FACTS).fetchone()
+    (facts,) = raw.execute(_FACTS).fetchall()
+    user, database, standby, pid, superuser, *limits, standbys, known, told = facts
     pooled = raw.info.backend_pid != pid
     if not pooled:
         raw.execute(_NO_TIMEOUTS)
@@ -118,7 +122,7 @@ def server_facts(raw: Any) -> ServerFacts:
     )
 
 
-def _clock_ahead(raw: Any) -> float:
+def _clock_ahead(raw: PsycopgRawConnection) -> float:
     before = time.time()
-    (theirs,) = raw.execute(_CLOCK).fetchone()
+    ((theirs,),) = raw.execute(_CLOCK).fetchall()
     return float(theirs) - (before + time.time()) / 2

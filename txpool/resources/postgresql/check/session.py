@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, LiteralString
 
 from txpool.config.settings import DataSourceSettings
 from txpool.findings.finding import Finding, warning
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.statement_text import names_what_stays
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 # The functions of extensions are not the application's.
 _FUNCTIONS: LiteralString = qualified(
@@ -27,8 +30,8 @@ _TEMPORARY = re.compile(r"create\s+(local\s+)?temp(?!.*\bon\s+commit\s+drop\b)",
 _NAMED = 5
 
 
-def findings(raw: Any, settings: DataSourceSettings) -> Iterator[Finding]:
-    """A finding where the database has such functions, and the pool does not reset each session."""
+def findings(raw: PsycopgRawConnection, settings: DataSourceSettings) -> Iterator[Finding]:
+    """A finding if the database has such functions, and the pool does not reset each session."""
     if settings.pool_reset == "always":
         return
     names = [

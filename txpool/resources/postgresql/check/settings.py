@@ -10,12 +10,12 @@ from txpool.resources.postgresql.check.server import ServerFacts
 _LOST_IN_ONE = "confirmed commits can be lost, and then one database has a transaction that another has not"
 _OLDEST_VERSION = 130000  # the first with pg_xact_status(xid8), which tells how a transaction has ended
 _CLOCK_TOLERANCE_SECONDS = 5.0
-_LONGEST_TRANSACTION_SECONDS = 60.0  # assumed where transactions have no timeout
+_LONGEST_TRANSACTION_SECONDS = 60.0  # assumed if transactions have no timeout
 _SHORT_TIMEOUT_MILLISECONDS = 1000
 
 
 def findings(server: ServerFacts, *, pool_size: int, timeout: float | None) -> Iterator[Finding]:
-    """All findings; `timeout` is transaction.timeout in seconds, None where it is not known."""
+    """All findings; `timeout` is transaction.timeout in seconds, None if it is not known."""
     yield from _version(server)
     yield from _writable(server)
     yield from durability(server)
@@ -34,7 +34,7 @@ def findings(server: ServerFacts, *, pool_size: int, timeout: float | None) -> I
         yield warning(
             "status",
             f"{server.user} may not ask what became of a transaction",
-            "of a prepared branch that is gone nothing shows how it ended: recovery takes it for committed, also where "
+            "of a prepared branch that is gone nothing shows how it ended: recovery takes it for committed, also if "
             "somebody has rolled it back by hand",
             f'GRANT EXECUTE ON FUNCTION pg_xact_status(xid8) TO "{server.user}";',
         )
@@ -142,7 +142,7 @@ def _connections(server: ServerFacts, pool_size: int) -> Iterator[Finding]:
 
 
 def pooler(server: ServerFacts) -> Iterator[Finding]:
-    """A warning where a pooler is in between: then the server's process id is not the one that the client was given."""
+    """A warning if a pooler is in between: then the server's process id is not the one that the client was given."""
     if server.pooled:
         yield warning(
             "pooler",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -15,6 +15,9 @@ from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.staging import SCHEMA, PostgreSQLStagingTable
 from txpool.resources.postgresql.trust import TrustFault, creators, relation_faults, schema_faults, writers
 
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
+
 _TABLES_OF_SCHEMA = qualified(
     "select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace "
     "where n.nspname = %s and has_schema_privilege(n.oid, 'usage')"
@@ -22,13 +25,13 @@ _TABLES_OF_SCHEMA = qualified(
 _ANYBODY_CONNECTS = qualified("select has_database_privilege('public'::name, current_database()::text, 'connect')")
 
 
-def owners(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) -> Iterator[Finding]:
-    """Failures where a table or its schema is not trusted, looked up on the search path; `why` is for each of them."""
+def owners(raw: PsycopgRawConnection, tables: Sequence[str], roles: Collection[str], why: str) -> Iterator[Finding]:
+    """Failures if a table or its schema is not trusted, looked up on the search path; `why` is for each of them."""
     with suppress(psycopg.errors.InsufficientPrivilege):  # the findings about the table say what to grant
         yield from _failures(relation_faults(raw, tables, roles=roles), why)
 
 
-def grants(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) -> Iterator[Finding]:
+def grants(raw: PsycopgRawConnection, tables: Sequence[str], roles: Collection[str], why: str) -> Iterator[Finding]:
     """The roles to which the owner has granted to write tables, or to create triggers on them."""
     try:
         found = writers(raw, tables, roles=roles)
@@ -45,8 +48,8 @@ def grants(raw: Any, tables: Sequence[str], roles: Collection[str], why: str) ->
         )
 
 
-def spark(raw: Any, roles: Collection[str]) -> Iterator[Finding]:
-    """Failures where the schema of txpool's tables exists and is not trusted, or a table in it."""
+def spark(raw: PsycopgRawConnection, roles: Collection[str]) -> Iterator[Finding]:
+    """Failures if the schema of txpool's tables exists and is not trusted, or a table in it."""
     why = (
         "writes of Spark and work with a transaction_id are refused: its owner could change what was recorded as done, "
         "and the owner's triggers would run as this user"
@@ -60,9 +63,9 @@ def spark(raw: Any, roles: Collection[str]) -> Iterator[Finding]:
     yield from _failures(faults, why)
 
 
-def connect(raw: Any, server: ServerFacts, roles: Iterable[str], why: str) -> Iterator[Finding]:
-    """A warning where every role of the server may connect; `why` says what such a role could do."""
-    (everybody,) = raw.execute(_ANYBODY_CONNECTS).fetchone()
+def connect(raw: PsycopgRawConnection, server: ServerFacts, roles: Iterable[str], why: str) -> Iterator[Finding]:
+    """A warning if every role of the server may connect; `why` says what such a role could do."""
+    ((everybody,),) = raw.execute(_ANYBODY_CONNECTS).fetchall()
     if everybody:
         database = quoted(server.database)
         users = ", ".join(quoted(role) for role in dict.fromkeys([server.user, *roles]))
@@ -75,7 +78,7 @@ def connect(raw: Any, server: ServerFacts, roles: Iterable[str], why: str) -> It
         )
 
 
-def search_path(raw: Any, roles: Collection[str]) -> Iterator[Finding]:
+def search_path(raw: PsycopgRawConnection, roles: Collection[str]) -> Iterator[Finding]:
     """A warning for each role that is not trusted and may create in a schema of the search path."""
     for schema, role in creators(raw, roles=roles):
         everybody = role == "PUBLIC"

@@ -26,6 +26,7 @@ from txpool.resources.postgresql.session.statement_text import text_of_query
 
 if TYPE_CHECKING:
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 logger = logging.getLogger("txpool")
 
@@ -36,7 +37,7 @@ _CANCELS = frozenset({"cancel", "cancel_safe"})
 _NO_WORK = (IDLE, int(TransactionStatus.UNKNOWN))
 
 
-class Block(psycopg.Transaction):
+class TransactionBlock(psycopg.Transaction):
     """A block of conn.transaction(). It stays on the physical connection on which it was begun."""
 
     def __init__(self, handle: PsycopgConnection, savepoint_name: str | None, force_rollback: bool) -> None:
@@ -198,9 +199,11 @@ class PsycopgConnection(TwoPhaseConnection):
         return self  # psycopg does not look whether it is closed
 
     @contextmanager
-    def transaction(self, savepoint_name: str | None = None, force_rollback: bool = False) -> Iterator[Block]:
+    def transaction(
+        self, savepoint_name: str | None = None, force_rollback: bool = False
+    ) -> Iterator[TransactionBlock]:
         """A block as psycopg's; inside a transaction it is a savepoint."""
-        block = Block(self, savepoint_name, force_rollback)
+        block = TransactionBlock(self, savepoint_name, force_rollback)
         if self.raw_connection().pgconn.pipeline_status:
             # The block's end is answered where it stands, as psycopg has it.
             with self.pipeline(), block, self.pipeline():
@@ -248,7 +251,7 @@ class PsycopgConnection(TwoPhaseConnection):
 
     @property
     def broken(self) -> bool:
-        """True where the physical connection was lost."""
+        """True if the physical connection was lost."""
         home: Any = self.holder()
         return home is not None and self._datasource is not None and bool(home.raw.broken)
 
@@ -278,7 +281,7 @@ class PsycopgConnection(TwoPhaseConnection):
     def set_deferrable(self, value: bool | None) -> None:
         self.deferrable = value
 
-    def _carry_modes(self, raw: Any, modes: Mapping[str, Any]) -> None:
+    def _carry_modes(self, raw: PsycopgRawConnection, modes: Mapping[str, Any]) -> None:
         for name, value in modes.items():
             if name != "autocommit" and value != getattr(raw, name):
                 setattr(raw, name, value)
@@ -293,7 +296,7 @@ class PsycopgConnection(TwoPhaseConnection):
     def text_of_statement(self, statement: Any) -> bytes | str:
         return super().text_of_statement(statement) or text_of_query(statement)
 
-    def has_work(self, raw: Any) -> bool:
+    def has_work(self, raw: PsycopgRawConnection) -> bool:
         pgconn = raw.pgconn
         status = pgconn.transaction_status
         if status not in _NO_WORK or two_phase_of(raw) is not None:

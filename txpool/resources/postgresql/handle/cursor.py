@@ -70,7 +70,7 @@ class PsycopgCursor(PEP249Cursor):
             yield from self.raw.stream(query, *args, **kwargs)
 
     def nextset(self) -> bool | None:
-        """Go to the next result; None where there is none."""
+        """Go to the next result; None if there is none."""
         advanced: bool | None = self.raw.nextset()
         return advanced
 
@@ -131,7 +131,7 @@ class ExecutedCursor(PsycopgCursor):
     """The cursor of connection.execute() in a transaction.
 
     After a command without rows it keeps only what that has answered, and psycopg's cursor is there for the next
-    command. It gets one again where more than its rowcount is asked for.
+    command. It gets one again if more than its rowcount is asked for.
     """
 
     __slots__ = ("_answer", "_raw", "_spare")
@@ -140,11 +140,11 @@ class ExecutedCursor(PsycopgCursor):
         self._connection = connection
         self._arguments = _NO_ARGUMENTS
         self._holder = None
-        #: psycopg's cursor; None before the statement, and where it was given back.
+        #: psycopg's cursor; None before the statement, and if it was given back.
         self._raw: psycopg.Cursor[Any] | None = None
-        #: What is left where it was given back: the result, and behind it the cursor that was made with that, if any.
+        #: What is left if it was given back: the result, and behind it the cursor that was made with that, if any.
         self._answer: list[Any] | None = None
-        #: Where psycopg's cursor is given back to; None where it stays.
+        #: Where psycopg's cursor is given back to; None if it stays.
         self._spare: list[psycopg.Cursor[Any]] | None = None
 
     @property
@@ -152,11 +152,11 @@ class ExecutedCursor(PsycopgCursor):
         answer = self._answer
         if answer is not None:
             answer.append(cursor_with(self._holder.raw, answer[0]))
-            self._raw, self._answer = answer[1], None  # where several threads ask at once, all take the first
+            self._raw, self._answer = answer[1], None  # if several threads ask at once, all take the first
         return self._raw
 
     @raw.setter
-    def raw(self, raw: Any) -> None:
+    def raw(self, raw: psycopg.Cursor[Any]) -> None:
         self._raw, self._answer = raw, None
 
     def _take_raw(self, enlistment: Enlistment) -> Any:
@@ -185,7 +185,7 @@ class ExecutedCursor(PsycopgCursor):
 
     @property
     def rowcount(self) -> int:
-        """How many rows the statement has changed; -1 where that is not known."""
+        """How many rows the statement has changed; -1 if that is not known."""
         answer = self._answer
         if answer is None:
             return super().rowcount

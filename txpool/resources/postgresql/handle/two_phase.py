@@ -1,8 +1,8 @@
 """psycopg's tpc_*() on a plain connection, as psycopg has them, but for two things.
 
-psycopg's tpc_prepare() takes any answer without an error for a yes. After a failed statement, or where the user's own
+psycopg's tpc_prepare() takes any answer without an error for a yes. After a failed statement, or if the user's own
 SQL has ended the transaction, PostgreSQL answers PREPARE TRANSACTION by the command tag ROLLBACK, and nothing is
-prepared. Here that is an error. And psycopg takes a transaction for prepared even where PREPARE has failed. Here
+prepared. Here that is an error. And psycopg takes a transaction for prepared even if PREPARE has failed. Here
 nothing is open then, and tpc_rollback() has nothing to do.
 """
 
@@ -24,6 +24,7 @@ from txpool.resources.postgresql.session.psycopg_private import TWO_PHASE, two_p
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 logger = logging.getLogger("txpool")
 
@@ -44,7 +45,7 @@ class TwoPhaseConnection(PEP249Connection):
             raw.not_prepared = False
 
     def tpc_prepare(self) -> None:
-        """As psycopg's; where it raises, the transaction has rolled back, but for an answer that was lost."""
+        """As psycopg's; if it raises, the transaction has rolled back, but for an answer that was lost."""
         raw = self.two_phase_raw("tpc_prepare")
         begun = two_phase_of(raw)
         with translated():
@@ -65,7 +66,7 @@ class TwoPhaseConnection(PEP249Connection):
                     _nothing_prepared(raw)
                 raise
 
-    def _prepare(self, raw: Any, xid: Any) -> None:
+    def _prepare(self, raw: PsycopgRawConnection, xid: Any) -> None:
         with raw.pipeline() if raw.pgconn.pipeline_status else nullcontext() as pipeline:
             if pipeline is not None:
                 pipeline.sync()  # else it is not known whether a transaction is open
@@ -127,7 +128,7 @@ class TwoPhaseConnection(PEP249Connection):
         return f", {'prepared' if begun[1] else 'in the two-phase transaction'} {str(begun[0])!r}"
 
 
-def _nothing_prepared(raw: Any) -> None:
+def _nothing_prepared(raw: PsycopgRawConnection) -> None:
     setattr(raw, TWO_PHASE, None)
     raw.unanswered, raw.not_prepared = False, True
     if raw.pgconn.transaction_status != IDLE:

@@ -45,7 +45,7 @@ CREATE TABLE txpool_expired (name text COLLATE "C" PRIMARY KEY, node text NOT NU
 CREATE TABLE txpool_memos (kind text COLLATE "C", name text COLLATE "C", text text NOT NULL,
     made double precision NOT NULL, PRIMARY KEY (kind, name));
 """
-# The errors of CREATE where another process creates the tables at the same time.
+# The errors of CREATE if another process creates the tables at the same time.
 _CREATED_MEANWHILE = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation)
 # The other word that leaves out standbys, and the only one before libpq 14, leaves out a server as well whose sessions
 # only read by default.
@@ -77,7 +77,7 @@ _CONFIGURE = qualified(
     f"""SELECT set_config(wanted.name, value, false) FROM pg_settings
     JOIN (VALUES ('lock_timeout', %s), {", ".join(f"('tcp_{name}', %s)" for name in _KEEPALIVES)},
     {", ".join(map(str, _SESSION.items()))}) AS wanted (name, value)
-    ON pg_settings.name = wanted.name WHERE setting <> 'remote_apply'"""  # noqa: S608 - constants
+    ON pg_settings.name = wanted.name WHERE setting <> 'remote_apply'"""
 )
 # The tables of these names, and where those would be created that are missing: in the first schema of the path.
 _LOOK_UP: Final = qualified(
@@ -88,11 +88,11 @@ _LOOK_UP: Final = qualified(
 )
 _IS_THERE: Final = qualified("SELECT to_regclass(%s) IS NOT NULL")
 _TAKE: Final = qualified("SELECT pg_try_advisory_lock(%s)")
-_LET_GO: Final = qualified("SELECT pg_advisory_unlock_all()")
+_RELEASE_LEASES: Final = qualified("SELECT pg_advisory_unlock_all()")
 
 
 class LogConnection(DeadlineConnection):
-    """A connection whose steps time out at `until`, by the monotonic clock, where that is set."""
+    """A connection whose steps time out at `until`, by the monotonic clock, if that is set."""
 
     until: float | None = None
     #: The session has prepared the statement that records a decision.
@@ -208,7 +208,7 @@ class PostgreSQLLogServer(LogServer):
         return {"lease": key} if taken else None
 
     def release_lease(self, raw: LogConnection) -> None:
-        raw.execute(_LET_GO)
+        raw.execute(_RELEASE_LEASES)
 
     def create(self) -> bool:
         with self.open_raw("txpool log", None) as raw:
@@ -244,7 +244,7 @@ class PostgreSQLLogServer(LogServer):
             raw.execute(raw.spelled(_ADDED))
 
     def require_ours(self, raw: LogConnection) -> None:
-        """LogError where a table belongs to a foreign role, or a foreign role's trigger, rule or the like is on it."""
+        """LogError if a table belongs to a foreign role, or a foreign role's trigger, rule or the like is on it."""
         faults = relation_faults(raw, [*raw.tables.values()])
         if faults:
             raise LogError(f"{self.name}: {message_of(faults[0])}")

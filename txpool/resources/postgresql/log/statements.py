@@ -53,9 +53,9 @@ STATEMENTS: Final = Statements(
     ),
     incarnations=(
         f"""WITH {HELD_LEASES} SELECT name, fenced, fenced = 0 AND lease = ANY (TABLE held)
-        FROM txpool_incarnations WHERE %(every)s OR node = ANY(%(nodes)s)""",  # noqa: S608 - a constant
+        FROM txpool_incarnations WHERE %(every)s OR node = ANY(%(nodes)s)""",
     ),
-    in_use=(f"WITH {HELD_LEASES} SELECT name FROM txpool_incarnations WHERE lease = ANY (TABLE held)",),  # noqa: S608 - a constant
+    in_use=(f"WITH {HELD_LEASES} SELECT name FROM txpool_incarnations WHERE lease = ANY (TABLE held)",),
     # It also deletes the side records of incarnations that the first version expired, which leaves them.
     expire=(
         """WITH gone AS (DELETE FROM txpool_incarnations

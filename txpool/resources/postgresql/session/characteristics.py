@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from psycopg import IsolationLevel
 
 from txpool.characteristics import Characteristics
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 LEVELS: Final = {
     "read-uncommitted": IsolationLevel.READ_UNCOMMITTED,
@@ -21,13 +24,13 @@ def level_of(characteristics: Characteristics) -> IsolationLevel | None:
     return None if characteristics.isolation is None else LEVELS[characteristics.isolation]
 
 
-def begin_as(raw: Any, characteristics: Characteristics) -> None:
+def begin_as(raw: PsycopgRawConnection, characteristics: Characteristics) -> None:
     """Let the next transactions of a raw connection begin so. No I/O."""
     raw.isolation_level = level_of(characteristics)
     raw.read_only = characteristics.read_only
 
 
-def beginning_of(raw: Any) -> str:
+def beginning_of(raw: PsycopgRawConnection) -> str:
     """The BEGIN of a raw connection's transactions, as psycopg's own."""
     parts = ["begin"]
     if raw.isolation_level is not None:

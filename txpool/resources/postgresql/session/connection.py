@@ -14,7 +14,7 @@ import psycopg
 from psycopg.pq.abc import PGconn
 
 from txpool.resources.postgresql.session.forks import OneProcessConnection
-from txpool.resources.postgresql.session.libpq import INTERVAL, ReplyTimeout, Session, bounded
+from txpool.resources.postgresql.session.libpq import INTERVAL, LibpqSession, ReplyTimeout, bounded
 from txpool.resources.postgresql.session.psycopg_private import rolling_back, wait
 
 _until: ContextVar[float | None] = ContextVar("until", default=None)
@@ -25,7 +25,7 @@ class DeadlineConnection(OneProcessConnection):
 
     def __init__(self, pgconn: PGconn, *args: Any, **options: Any) -> None:
         super().__init__(pgconn, *args, **options)
-        self.session = Session(pgconn)
+        self.session = LibpqSession(pgconn)
 
     @classmethod
     def connect_until(cls, url: str, until: float | None, **options: Any) -> Self:
@@ -47,7 +47,7 @@ def deadline_after(timeout: float | None) -> float | None:
 
 
 def check_alive(raw: DeadlineConnection, timeout: float | None) -> None:
-    """Send an empty query, and wait for the answer. Raises where the connection is lost; TimeoutError after `timeout`.
+    """Send an empty query, and wait for the answer. Raises if the connection is lost; TimeoutError after `timeout`.
 
     After an error the connection must be closed.
     """
@@ -61,7 +61,7 @@ def check_alive(raw: DeadlineConnection, timeout: float | None) -> None:
 
 
 def roll_back(raw: psycopg.Connection[Any], until: float | None) -> None:
-    """As psycopg's rollback(); `ReplyTimeout` where it, or another thread's statement, takes longer than `until`."""
+    """As psycopg's rollback(); `ReplyTimeout` if it, or another thread's statement, takes longer than `until`."""
     if until is None:
         raw.rollback()
         return

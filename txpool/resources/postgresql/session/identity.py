@@ -7,7 +7,7 @@ from typing import NamedTuple
 import psycopg
 
 from txpool.resources.postgresql.qualified import qualified
-from txpool.resources.postgresql.session.libpq import Session, failure, value
+from txpool.resources.postgresql.session.libpq import LibpqSession, failure, value
 
 # Every session runs these first. The timeline belongs to a transaction's id: after a failover that lost transactions,
 # their ids are used again.
@@ -15,7 +15,7 @@ TIMELINE = qualified("case when not pg_is_in_recovery() then left(pg_walfile_nam
 ROLE = qualified("to_regrole(quote_ident(session_user::text))::oid")
 _SYSTEM = "(select system_identifier::text from pg_control_system())"
 _DATABASE = "(select oid::text from pg_database where datname = current_database())"
-#: The database's identity: empty where the role may not read it.
+#: The database's identity: empty if the role may not read it.
 IDENTITY = qualified(f"{_SYSTEM} || ('/' || {_DATABASE})")
 
 
@@ -27,8 +27,8 @@ class ServerIdentity(NamedTuple):
     role: str
 
 
-def identify(session: Session, until: float | None = None) -> ServerIdentity:
-    """Ask the server for its identity; identity and timeline are empty where the role may not read them."""
+def identify(session: LibpqSession, until: float | None = None) -> ServerIdentity:
+    """Ask the server for its identity; identity and timeline are empty if the role may not read them."""
     session.send(f"select {ROLE}; select {IDENTITY}; select {TIMELINE}")
     role, *found = session.receive(until)
     error = failure([role, *found])

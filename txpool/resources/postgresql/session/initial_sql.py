@@ -19,7 +19,7 @@ def begin_session(raw: PsycopgRawConnection, statement: str, until: float | None
 
 
 def reset_session(raw: PsycopgRawConnection, reset: str, until: float | None) -> None:
-    """Reset an idle session by this SQL, and run its initial SQL again, in one message where that is possible."""
+    """Reset an idle session by this SQL, and run its initial SQL again, in one message if that is possible."""
     if not raw.initial_sql:
         raw.session.run(reset, until)
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 from collections.abc import Generator
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import pq
@@ -18,6 +18,9 @@ from psycopg.pq.abc import PGconn, PGresult
 from txpool.errors import translate
 from txpool.resources.postgresql.session.psycopg_private import read_farewell, sending, wait
 from txpool.sql.dialects import POSTGRESQL
+
+if TYPE_CHECKING:
+    from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 # Plain numbers, as psycopg's C implementation returns them: to make an enum of each costs more than the call.
 IDLE = int(pq.TransactionStatus.IDLE)
@@ -50,7 +53,7 @@ class ReplyTimeout(psycopg.OperationalError):
     """No answer came in time: whether the server executes the message is not known."""
 
 
-class Session:
+class LibpqSession:
     """One message at a time over one connection, for as long as that is open. Used by one thread at a time."""
 
     __slots__ = ("_pgconn", "_poll", "_unsent", "results")
@@ -66,7 +69,7 @@ class Session:
 
     @property
     def status(self) -> int:
-        """libpq's transaction status: IDLE, ACTIVE, INTRANS, INERROR, or another number where it is lost."""
+        """libpq's transaction status: IDLE, ACTIVE, INTRANS, INERROR, or another number if it is lost."""
         return int(self._pgconn.transaction_status)
 
     def is_alive(self) -> bool:
@@ -81,7 +84,7 @@ class Session:
         return pgconn.status == OPEN
 
     def send(self, message: str) -> None:
-        """Send without waiting; psycopg.OperationalError where the connection is lost."""
+        """Send without waiting; psycopg.OperationalError if the connection is lost."""
         pgconn = self._pgconn
         self.results = []
         pgconn.send_query(message.encode())
@@ -91,7 +94,7 @@ class Session:
     def receive(self, until: float | None = None) -> list[PGresult]:
         """Wait for the whole answer; an error of the server is one of its results, a lost connection raises.
 
-        `ReplyTimeout` where the answer has not come at `until`, by the monotonic clock: then the connection must be
+        `ReplyTimeout` if the answer has not come at `until`, by the monotonic clock: then the connection must be
         closed.
         """
         if self._unsent:
@@ -99,7 +102,7 @@ class Session:
             self._unsent = False
         pgconn, results = self._pgconn, self.results
         try:
-            # The answer is hardly ever there before the wait. Where it is, an interval passes.
+            # The answer is hardly ever there before the wait. If it is, an interval passes.
             if not results and self._poll(_INTERVAL_MILLISECONDS):
                 pgconn.consume_input()
             while True:
@@ -110,7 +113,7 @@ class Session:
                     if self._poll(_INTERVAL_MILLISECONDS):
                         pgconn.consume_input()
                     else:
-                        pgconn.flush()  # where even a short one did not fit
+                        pgconn.flush()  # if even a short one did not fit
                     # Notices and notifications are no answer, however many come.
                     if until is not None and monotonic() > until and pgconn.is_busy():
                         raise ReplyTimeout("the server has not answered in time")
@@ -174,7 +177,7 @@ def without_failure(results: list[PGresult]) -> list[PGresult]:
 
 
 def failure(results: list[PGresult]) -> psycopg.Error | None:
-    """The first error among the results, of psycopg's class and txpool's; None where there is none."""
+    """The first error among the results, of psycopg's class and txpool's; None if there is none."""
     for result in results:
         if result.status == _FATAL_ERROR:
             return _error_of(result)
@@ -193,8 +196,8 @@ def ends_session(error: psycopg.Error) -> bool:
     return state is None or state.startswith("08") or state in _SESSION_ENDING
 
 
-def why_not_open(raw: Any) -> str:
-    """A transaction status other than INTRANS, in words; where a statement has failed, also which."""
+def why_not_open(raw: PsycopgRawConnection) -> str:
+    """A transaction status other than INTRANS, in words; if a statement has failed, also which."""
     status = int(raw.pgconn.transaction_status)
     why = _WHY_NOT_OPEN.get(status, "the connection was lost before it")
     failure = getattr(raw, "failure", "")

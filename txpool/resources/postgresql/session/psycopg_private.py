@@ -65,7 +65,7 @@ def executed_by(cursor: psycopg.Cursor[Any]) -> tuple[list[PGresult], bytes | st
 
 
 def sent_by(cursor: psycopg.Cursor[Any]) -> bytes | str:
-    """The SQL that a cursor has sent last; empty where it is not known, as of a prepared statement that failed.
+    """The SQL that a cursor has sent last; empty if it is not known, as of a prepared statement that failed.
 
     Nothing public returns it.
     """
@@ -89,7 +89,7 @@ def statement_in(steps: object) -> Any:
 
 
 def answer_alone(cursor: psycopg.Cursor[Any]) -> PGresult | None:
-    """The result of a command; None where the cursor keeps more of what it has executed.
+    """The result of a command; None if the cursor keeps more of what it has executed.
 
     That would be columns, their loaders and rows, or the parameters of a statement that psycopg has not prepared.
     """
@@ -123,7 +123,7 @@ def executing_after(  # noqa: PLR0912 - each call costs every statement
 ) -> Generator[Any, Any, None]:
     """The steps of a cursor's execute(), with a BEGIN before the statement, in one message.
 
-    Where one of them fails, what follows it is not executed. As `Cursor._execute_gen`, which waits for its BEGIN. The
+    If one of them fails, what follows it is not executed. As `Cursor._execute_gen`, which waits for its BEGIN. The
     message is a pipeline of libpq's: psycopg's own leaves the answers to later calls. COPY is not to be in it.
     """
     if cursor.closed:
@@ -207,14 +207,14 @@ def _tell_notifications(pgconn: PGconn) -> None:
 
 
 def read_farewell(pgconn: PGconn, results: list[PGresult]) -> bool:
-    """Add the server's last error, where that has come and the connection is lost: it says more than the end after it.
+    """Add the server's last error, if that has come and the connection is lost: it says more than the end after it.
 
     Whether there is one.
     """
     if pgconn.status == _OPEN:
         return False
     with suppress(psycopg.Error):
-        result = pgconn.get_result()  # does not wait where the connection is closed
+        result = pgconn.get_result()  # does not wait if the connection is closed
         if result is not None and result.error_field(pq.DiagnosticField.SQLSTATE) is not None:
             results.append(result)
             return True

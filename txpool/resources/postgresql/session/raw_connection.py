@@ -31,7 +31,7 @@ class PsycopgRawConnection(SparingConnection):
     #: True once SET or the like may have changed the session: `reset` restores it.
     changed = False
     #: Settings that the server reports by itself when they change, whatever has changed them, as the session began with
-    #: them. To look at one costs each transaction some hundred instructions. None where the server reports it not:
+    #: them. To look at one costs each transaction some hundred instructions. None if the server reports it not:
     #: search_path before PostgreSQL 18.
     search_path: bytes | None = None
     time_zone: bytes | None = None

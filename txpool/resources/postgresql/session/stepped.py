@@ -8,11 +8,11 @@ from typing import Any
 from psycopg.pq.abc import PGconn, PGresult
 
 from txpool.resources.deadlines import within_step
-from txpool.resources.postgresql.session.libpq import Session, bounded
+from txpool.resources.postgresql.session.libpq import LibpqSession, bounded
 from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 
-class SteppedSession(Session):
+class SteppedSession(LibpqSession):
     """A session whose answers must come within the step of its thread."""
 
     __slots__ = ()

@@ -87,7 +87,7 @@ def _rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> pa.Larg
     return pc.binary_join_element_wise(*pieces, _EMPTY)
 
 
-def _parts(array: Any, encoding: ColumnEncoding) -> list[Any]:
+def _parts(array: pa.Array, encoding: ColumnEncoding) -> list[Any]:
     """The values of a column, NULL as anything: of fixed width, or each with its length before it."""
     if encoding.kind in _NUMBERS:
         numbers = (floats_of if encoding.kind in ("float", "double") else whole_numbers_of)(array, encoding)
@@ -112,7 +112,7 @@ def _lengths(lengths: Any) -> pa.LargeBinaryArray:
     return _binary(data, np.concatenate(([0], np.cumsum(widths + 1))))
 
 
-def _nulls(array: Any) -> Any:
+def _nulls(array: pa.Array) -> Any:
     return array.is_null().to_numpy(zero_copy_only=False) if array.null_count else np.zeros(len(array), bool)
 
 

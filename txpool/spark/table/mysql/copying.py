@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -14,16 +14,20 @@ from txpool.datasource import connect
 from txpool.errors import DataError
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.bound_rows import NO_MORE_STATEMENTS, BoundRows
-from txpool.resources.mysql.wire import code_of
+from txpool.resources.mysql.protocol import code_of
 from txpool.spark.table.mysql.binary import bound
 from txpool.spark.table.mysql.encoding import statements
 from txpool.spark.types.encoding import ColumnEncoding
+
+if TYPE_CHECKING:
+    from txpool.dbapi.connection import PEP249Connection
+    from txpool.dbapi.cursor import PEP249Cursor
 
 #: About the size of a statement: larger ones are not faster.
 _STATEMENT_BYTES = 512 << 10
 #: What a statement needs beside its text.
 _SPARE_BYTES = 1_024
-#: What the error says where another transaction, or another task's branch, has locked a row.
+#: What the error says if another transaction, or another task's branch, has locked a row.
 LOCKED = "A row of the table is locked by another task, which keeps its locks until the commit, or by others"
 # Strict, or values would be cut off; and 0 in a column with AUTO_INCREMENT stays 0.
 _SQL_MODE = (
@@ -58,10 +62,10 @@ class MySQLCopy:
             return 0, 0  # without a connection there is no branch
         return self.run(connect(self.datasource), chain([first], batches))
 
-    def run(self, connection: Any, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
+    def run(self, connection: PEP249Connection, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
         """Write over a connection, without a COMMIT. Returns the number of rows, and of bytes sent.
 
-        DataError where the server would store a value otherwise than it was given.
+        DataError if the server would store a value otherwise than it was given.
         """
         rows = size = 0
         cursor = connection.cursor()
@@ -74,9 +78,11 @@ class MySQLCopy:
 
 
 class _Insert:
-    """Inserts batches: as parameters, where that is faster and the driver can, and else as text."""
+    """Inserts batches: as parameters, if that is faster and the driver can, and else as text."""
 
-    def __init__(self, connection: Any, cursor: Any, head: bytes, encodings: Sequence[ColumnEncoding]) -> None:
+    def __init__(
+        self, connection: PEP249Connection, cursor: PEP249Cursor, head: bytes, encodings: Sequence[ColumnEncoding]
+    ) -> None:
         self._cursor = cursor
         self._head = head
         self._encodings = encodings
@@ -117,7 +123,7 @@ class _Insert:
         return size
 
 
-def _require_no_warning(cursor: Any) -> None:
+def _require_no_warning(cursor: PEP249Cursor) -> None:
     """DataError if the server has stored something else than it was given, and only warns, in any mode."""
     cursor.execute("show count(*) warnings")
     if cursor.fetchone()[0]:
@@ -142,7 +148,7 @@ def _explained() -> Iterator[None]:
 
 
 @contextmanager
-def exact_session(cursor: Any, lock_seconds: int | None = None) -> Iterator[None]:
+def exact_session(cursor: PEP249Cursor, lock_seconds: int | None = None) -> Iterator[None]:
     """For the length of a block, the server stores what it is given, or raises; it reads UTF-8, and UTC.
 
     A statement waits for a row's lock for `lock_seconds`, or as long as the session has it.
@@ -153,7 +159,7 @@ def exact_session(cursor: Any, lock_seconds: int | None = None) -> Iterator[None
     try:
         yield
     finally:
-        with suppress(Exception):  # where the session is lost
+        with suppress(Exception):  # if the session is lost
             cursor.execute(
                 "set session sql_mode = %s, time_zone = %s, sql_notes = %s, sql_safe_updates = %s, "
                 "character_set_client = %s, collation_connection = %s, innodb_lock_wait_timeout = %s",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.datasource import DataSource
 from txpool.resources.base import Role
@@ -24,6 +24,10 @@ from txpool.spark.table.tasks import ATTEMPT
 from txpool.spark.types.columns import Layout
 from txpool.spark.types.encoding import ColumnEncoding
 from txpool.tm.transaction import Transaction
+
+if TYPE_CHECKING:
+    from txpool.dbapi.connection import PEP249Connection
+    from txpool.dbapi.cursor import PEP249Cursor
 
 _LABEL: Final = re.compile("[A-Za-z0-9_.:/-]+")
 
@@ -65,7 +69,7 @@ class MySQLTables:
     def why_direct_failed(self, error: BaseException | None) -> str | None:
         return LOCKED if LOCKED in str(error) else None
 
-    def is_written_by(self, connection: Any, name: str) -> bool:
+    def is_written_by(self, connection: PEP249Connection, name: str) -> bool:
         """True: an ordinary account does not see which locks a session holds."""
         return True
 
@@ -79,7 +83,7 @@ class MySQLTables:
         declared = zip(layout.names, layout.declared, strict=True)
         return [*(f"{quoted(name)} {kind}" for name, kind in declared), f"{ATTEMPT} bigint not null"]
 
-    def require_staged(self, cursor: Any, table: Any) -> bool:
+    def require_staged(self, cursor: PEP249Cursor, table: Any) -> bool:
         """False: only the register knows the table's name."""
         return False
 
@@ -111,14 +115,14 @@ class MySQLTables:
         """Nothing: staged rows keep nobody waiting, and the server ends a wait (innodb_lock_wait_timeout)."""
         return nullcontext()
 
-    def running(self, connection: Any, label: str) -> tuple[int, int]:
+    def running(self, connection: PEP249Connection, label: str) -> tuple[int, int]:
         return 0, 0
 
 
 def _head(label: str, table: str, names: Sequence[str]) -> str:
     """An INSERT statement up to its rows. The server's list of sessions shows the label."""
     comment = f"/* {label} */ " if _LABEL.fullmatch(label) else ""
-    return f"insert {comment}into {table} ({quoted_list(names)}) values "  # noqa: S608
+    return f"insert {comment}into {table} ({quoted_list(names)}) values "
 
 
 TABLES: Final[TableDialect] = MySQLTables()

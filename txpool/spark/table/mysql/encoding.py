@@ -76,12 +76,12 @@ def _rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> pa.Larg
     return pc.binary_join_element_wise(*pieces, pa.scalar(b")", pa.large_binary()), _EMPTY)
 
 
-def values_of(array: Any, encoding: ColumnEncoding) -> Any:
+def values_of(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     """The values of a column as the server reads their texts, or as bytes. ValueError if it would change one."""
     return _VALUES[encoding.kind](array, encoding)
 
 
-def _literals(array: Any, encoding: ColumnEncoding) -> Any:
+def _literals(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     values = values_of(array, encoding)
     if encoding.kind in _UNQUOTED:
         return values
@@ -96,7 +96,7 @@ def _literals(array: Any, encoding: ColumnEncoding) -> Any:
     return pc.binary_join_element_wise(_QUOTE, values, _QUOTE, _EMPTY)
 
 
-def whole_numbers_of(array: Any, encoding: ColumnEncoding) -> Any:
+def whole_numbers_of(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     """The values of a column of kind number, bit or year. ValueError if the server would take one for another."""
     if pa.types.is_boolean(array.type):
         return array.cast(pa.int8())
@@ -107,11 +107,11 @@ def whole_numbers_of(array: Any, encoding: ColumnEncoding) -> Any:
     return array
 
 
-def _whole_numbers(array: Any, encoding: ColumnEncoding) -> Any:
+def _whole_numbers(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     return whole_numbers_of(array, encoding).cast(pa.large_string()).cast(pa.large_binary())
 
 
-def floats_of(array: Any, encoding: ColumnEncoding) -> Any:
+def floats_of(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     """The values of a column of kind float or double. ValueError if one is no number."""
     if encoding.kind == "double":
         array = array.cast(pa.float64())
@@ -120,53 +120,53 @@ def floats_of(array: Any, encoding: ColumnEncoding) -> Any:
     return array
 
 
-def _floats(array: Any, encoding: ColumnEncoding) -> Any:
+def _floats(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     # The server reads a double, and rounds it to a FLOAT: of the greatest one, the shortest text would be beyond.
     text = floats_of(array, encoding).cast(pa.float64()).cast(pa.large_string())
     exact = pc.if_else(pc.match_substring(text, "e"), text, pc.binary_join_element_wise(text, _EXPONENT, _NOTHING))
     return exact.cast(pa.large_binary())
 
 
-def _texts(array: Any, _: ColumnEncoding) -> Any:
+def _texts(array: pa.Array, _: ColumnEncoding) -> pa.Array:
     return array.cast(pa.large_string()).cast(pa.large_binary())
 
 
-def _chars(array: Any, encoding: ColumnEncoding) -> Any:
+def _chars(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     if pc.any(pc.ends_with(array.cast(pa.large_string()), " ")).as_py():
         raise ValueError("CHAR loses spaces at the end: declare it VARCHAR, or use rtrim()")
     return _texts(array, encoding)
 
 
-def _labels(array: Any, encoding: ColumnEncoding) -> Any:
+def _labels(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     _require_labels(array, encoding.labels)
     return _texts(array, encoding)
 
 
-def _label_sets(array: Any, encoding: ColumnEncoding) -> Any:
+def _label_sets(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     filled = array.filter(pc.greater(pc.binary_length(array), 0))
     _require_labels(pc.list_flatten(pc.split_pattern(filled.cast(pa.large_string()), ",")), encoding.labels)
     return _texts(array, encoding)
 
 
-def _require_labels(texts: Any, labels: Sequence[str]) -> None:
-    """ValueError where the server would take a text for another: a number for a label's place, one case for another."""
+def _require_labels(texts: pa.Array, labels: Sequence[str]) -> None:
+    """ValueError if the server would take a text for another: a number for a label's place, one case for another."""
     if not pc.all(pc.is_in(texts.cast(pa.large_string()).drop_null(), pa.array(labels, pa.large_string()))).as_py():
         raise ValueError(f"it is none of the column's labels, {', '.join(map(repr, labels))}")
 
 
-def _bytes(array: Any, encoding: ColumnEncoding) -> Any:
+def _bytes(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     """`encoding.array` says that the server would pad values to the length `encoding.oid`."""
     if encoding.array and not pc.all(pc.equal(pc.binary_length(array), encoding.oid)).as_py():
         raise ValueError(f"BINARY({encoding.oid}) would pad it with zero bytes: declare VARBINARY, or pad it before")
     return pc.fill_null(array, b"").cast(pa.large_binary())
 
 
-def _dates(array: Any, encoding: ColumnEncoding) -> Any:
+def _dates(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     checks.require_days(array)
     return _texts(array, encoding)
 
 
-def _timestamps(array: Any, encoding: ColumnEncoding) -> Any:
+def _timestamps(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     """Timestamps without time zone as they are, and others in UTC, which is the session's.
 
     `encoding.array` says that a server without explicit_defaults_for_timestamp would write the current time for NULL.
@@ -177,7 +177,7 @@ def _timestamps(array: Any, encoding: ColumnEncoding) -> Any:
     return _texts(array.cast(pa.timestamp("us", array.type.tz)).cast(pa.timestamp("us")), encoding)
 
 
-def _times(array: Any, encoding: ColumnEncoding) -> Any:
+def _times(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     array = array.cast(pa.time64("us"))
     checks.require_fraction(array.cast(pa.int64()), encoding.oid)
     return _texts(array, encoding)

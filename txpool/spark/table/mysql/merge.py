@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txpool.datasource import DataSource
 from txpool.errors import DataError, NotSupportedError, OperationalError
 from txpool.resources.mysql.own_tables import DENIED, database_of, quoted
+from txpool.resources.mysql.protocol import code_of
 from txpool.resources.mysql.staging import MySQLStaging, MySQLStagingTable, keep_target, require_kept
-from txpool.resources.mysql.wire import code_of
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.table.mysql.copying import exact_session
 from txpool.spark.table.mysql.types import create_statement, quoted_list
 from txpool.spark.table.target import Target
 from txpool.spark.table.tasks import ATTEMPT
 from txpool.spark.types.columns import Layout
+
+if TYPE_CHECKING:
+    from txpool.dbapi.cursor import PEP249Cursor
 
 #: The snapshot of the transaction is older than the staging table: what a SELECT, and in MariaDB an INSERT, answers.
 _TOO_OLD = frozenset({1412, 159})
@@ -39,7 +42,7 @@ class MySQLMerge:
     #: The columns of a table that is to be created, each with its declaration.
     created: Sequence[tuple[str, str]]
 
-    def run(self, cursor: Any, results: Sequence[PartitionResult]) -> None:
+    def run(self, cursor: PEP249Cursor, results: Sequence[PartitionResult]) -> None:
         """Move the rows of the chosen attempts.
 
         Errors: OperationalError if rows are lost; DataError if two rows have the same key, or a key is NULL.
@@ -55,7 +58,7 @@ class MySQLMerge:
                 self._explain(error)
                 raise
 
-    def _move(self, cursor: Any, rows: Mapping[int, int]) -> None:
+    def _move(self, cursor: PEP249Cursor, rows: Mapping[int, int]) -> None:
         self._require_not_hidden(cursor)
         require_kept(cursor, self.table)
         staging = self._staging(cursor)
@@ -63,13 +66,13 @@ class MySQLMerge:
         if rows and self.mode == "upsert":  # the number of rows that it changes is another one
             found = self._count(cursor, chosen)
         if self.mode == "overwrite":
-            cursor.execute(f"delete from {self.target.name}".encode())  # noqa: S608
+            cursor.execute(f"delete from {self.target.name}".encode())
         if not rows:
             return
         names = quoted_list(self.layout.names)
         columns = ", ".join(f"staged.{quoted(name)}" for name in self.layout.names)
         cursor.execute(
-            f"insert into {self.target.name} ({names}) select {columns} from {chosen}{self._conflict()}".encode()  # noqa: S608
+            f"insert into {self.target.name} ({names}) select {columns} from {chosen}{self._conflict()}".encode()
         )
         if self.mode != "upsert":
             found = cursor.rowcount
@@ -79,8 +82,8 @@ class MySQLMerge:
                 "are there. The transaction rolls back, and the table is as it was: do it again"
             )
 
-    def _require_not_hidden(self, cursor: Any) -> None:
-        """NotSupportedError where a temporary table hides the target, behind its qualified name, too."""
+    def _require_not_hidden(self, cursor: PEP249Cursor) -> None:
+        """NotSupportedError if a temporary table hides the target, behind its qualified name, too."""
         try:
             cursor.execute(f"show create table {self.target.name}".encode())
         except Exception as error:
@@ -101,20 +104,20 @@ class MySQLMerge:
         sets = ", ".join(f"{self.target.name}.{quoted(name)} = staged.{quoted(name)}" for name in names)
         return f" on duplicate key update {sets}"
 
-    def _count(self, cursor: Any, chosen: str) -> int:
+    def _count(self, cursor: PEP249Cursor, chosen: str) -> int:
         """The number of rows. Each has a key, and no two the same key, since only one of them could stay."""
         keys = ", ".join(f"staged.{quoted(key)}" for key in self.keys)
-        cursor.execute(f"select count(*), count(distinct {keys}) from {chosen} lock in share mode".encode())  # noqa: S608
+        cursor.execute(f"select count(*), count(distinct {keys}) from {chosen} lock in share mode".encode())
         found, different = cursor.fetchone()
-        if found != different:  # where a part of a key is NULL, it is not counted
+        if found != different:  # if a part of a key is NULL, it is not counted
             self._refuse_keys(cursor, chosen, keys)
         return int(found)
 
-    def _refuse_keys(self, cursor: Any, chosen: str, keys: str) -> None:
+    def _refuse_keys(self, cursor: PEP249Cursor, chosen: str, keys: str) -> None:
         """DataError with a key that two rows have, or that is NULL."""
         null = " or ".join(f"staged.{quoted(key)} is null" for key in self.keys)
         cursor.execute(
-            f"select {keys}, count(*) as number from {chosen} group by {keys} "  # noqa: S608
+            f"select {keys}, count(*) as number from {chosen} group by {keys} "
             f"having number > 1 or {null} limit 1 lock in share mode".encode()
         )
         found = cursor.fetchone()
@@ -132,7 +135,7 @@ class MySQLMerge:
         statement = create_statement(self.target.name, self.created, self.keys)
         return staging.create_target(self.table, self.target.name, statement)
 
-    def _staging(self, cursor: Any) -> str:
+    def _staging(self, cursor: PEP249Cursor) -> str:
         return f"{database_of(cursor)}.{self.table.name}"
 
     def _explain(self, error: Exception) -> None:

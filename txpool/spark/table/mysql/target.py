@@ -7,18 +7,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txpool.datasource import DataSource, known
 from txpool.errors import NotSupportedError, OperationalError, ProgrammingError
 from txpool.idempotency.on_demand import recover
 from txpool.resources.mysql.own_tables import quoted
+from txpool.resources.mysql.protocol import code_of
 from txpool.resources.mysql.staging import creator_of
-from txpool.resources.mysql.wire import code_of
 from txpool.spark.table.mysql.types import BINARY_JSON, WITH_FRACTIONS, quoted_list
 from txpool.spark.table.target import Target
 from txpool.spark.types.columns import Column
 from txpool.tm.manager import get_manager
+
+if TYPE_CHECKING:
+    from txpool.dbapi.cursor import PEP249Cursor
 
 _NAME = re.compile(r"(?:(`(?:[^`]|``)+`|[^`.]+)\.)?(`(?:[^`]|``)+`|[^`.]+)")
 _TABLE = (
@@ -60,7 +63,7 @@ class MySQLTarget(Target):
 
     #: The columns of each unique index that could take two rows with different keys for the same: all unique indexes.
     indexes: tuple[frozenset[str], ...] = ()
-    #: The columns that, where they are not written, have a value that no other row has: a new number, or NULL.
+    #: The columns that, if they are not written, have a value that no other row has: a new number, or NULL.
     distinct: frozenset[str] = frozenset()
 
 
@@ -103,7 +106,7 @@ def read_target(
     return MySQLTarget(name, tuple(columns), (frozenset(keys),), exists=False, indexes=(frozenset(keys),))
 
 
-def _read(cursor: Any, datasource: DataSource, parts: Any) -> tuple[MySQLTarget | None, str | None, str, bool]:
+def _read(cursor: PEP249Cursor, datasource: DataSource, parts: Any) -> tuple[MySQLTarget | None, str | None, str, bool]:
     """The table, the transaction that is creating it, its full name, and whether the server is MariaDB."""
     cursor.execute("select database(), @@lower_case_table_names, @@version")
     own, folded, version = cursor.fetchone()
@@ -132,7 +135,7 @@ def _read(cursor: Any, datasource: DataSource, parts: Any) -> tuple[MySQLTarget 
     return described, creator_of(cursor, name), name, mariadb
 
 
-def _described(cursor: Any, name: str, key: list[Any], *, mariadb: bool) -> MySQLTarget:
+def _described(cursor: PEP249Cursor, name: str, key: list[Any], *, mariadb: bool) -> MySQLTarget:
     cursor.execute(_INDEXES, key)
     indexes: dict[str, list[tuple[str | None, Any]]] = {}
     for index, column, part in cursor.fetchall():
@@ -163,7 +166,7 @@ def _described(cursor: Any, name: str, key: list[Any], *, mariadb: bool) -> MySQ
 
 
 def _column(row: Sequence[Any], json_columns: set[str], *, mariadb: bool) -> tuple[Column, bool]:
-    """A column, and whether it has a value that no other row has where it is not written."""
+    """A column, and whether it has a value that no other row has if it is not written."""
     name, kind, declared, charset, collation, octets, scale, fraction, nullable, default, extra, generated = row
     kind, declared = str(kind).lower(), str(declared)
     is_json = kind == "json" or name in json_columns
@@ -214,7 +217,7 @@ def _unquoted(name: str) -> str:
 
 def is_independent(datasource: DataSource, target: Target) -> bool:
     """Whether the table has neither unique indexes, nor foreign keys, nor triggers that the account may see."""
-    assert isinstance(target, MySQLTarget)  # noqa: S101 - for mypy: read_target has made it
+    assert isinstance(target, MySQLTarget)
     parts = _NAME.fullmatch(target.name)
     if target.indexes or parts is None:
         return False
@@ -234,7 +237,7 @@ def require_unique(target: Target, keys: Sequence[str], names: Sequence[str]) ->
     """
     if not keys:
         return
-    assert isinstance(target, MySQLTarget)  # noqa: S101 - for mypy: read_target has made it
+    assert isinstance(target, MySQLTarget)
     for key in keys:
         if key not in names:
             raise ProgrammingError(f"key {key!r} is not among the columns that are written: {', '.join(names)}.")
@@ -255,17 +258,17 @@ def require_unique(target: Target, keys: Sequence[str], names: Sequence[str]) ->
 def require_privileges(
     datasource: DataSource, target: Target, names: Sequence[str], *, mode: str, keys: Sequence[str]
 ) -> None:
-    """ProgrammingError where the account may not write. Statements for no row tell: what a role grants counts, too."""
+    """ProgrammingError if the account may not write. Statements for no row tell: what a role grants counts, too."""
     if not target.exists:
         return
     columns, nothing = quoted_list(names), ", ".join(["null"] * len(names))
-    statement = f"insert into {target.name} ({columns}) select {nothing} from dual where false"  # noqa: S608
+    statement = f"insert into {target.name} ({columns}) select {nothing} from dual where false"
     if mode == "upsert":
         sets = ", ".join(f"{quoted(name)} = values({quoted(name)})" for name in names if name not in keys)
         statement += f" on duplicate key update {sets or f'{quoted(keys[0])} = {quoted(keys[0])}'}"
     needed = {"insert, update" if mode == "upsert" else "insert": statement}
     if mode == "overwrite":
-        needed["delete"] = f"delete from {target.name} where false"  # noqa: S608
+        needed["delete"] = f"delete from {target.name} where false"
     Context().run(_try, datasource, target, mode, needed)
 
 

@@ -1,6 +1,6 @@
 """Matches the columns of a DataFrame with those of a table of MariaDB or MySQL, and checks their types.
 
-A column accepts the types of Spark of which it keeps every value, or refuses the ones that it cannot keep. Where a
+A column accepts the types of Spark of which it keeps every value, or refuses the ones that it cannot keep. If a
 value is what decides, as digits below a second, the encoding of the task checks it.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
+from pyspark.sql import types as T
 from pyspark.sql.types import DataType, StructField
 
 from txpool.resources.mysql.own_tables import quoted
@@ -41,7 +41,7 @@ class _MySQLType:
     encoding: str
     #: The types of Spark that a column accepts.
     accepts: tuple[type[DataType], ...]
-    #: The type to cast to, as Spark writes it, where a column does not accept what it is given.
+    #: The type to cast to, as Spark writes it, if a column does not accept what it is given.
     cast: str
 
 
@@ -193,7 +193,7 @@ def _plain_encoding(field: StructField, column: Column, table: str) -> ColumnEnc
 
 
 def _most_digits(kind: DataType) -> int:
-    """The most digits of a decimal within nested data that no integer can hold; 0 where there is none."""
+    """The most digits of a decimal within nested data that no integer can hold; 0 if there is none."""
     if isinstance(kind, T.DecimalType):
         return kind.precision if kind.scale or kind.precision > _LONG_DIGITS else 0
     if isinstance(kind, T.StructType):

@@ -42,7 +42,7 @@ class _FixedWidth:
 _Values: TypeAlias = _FixedWidth | Any  #: Values of a fixed width, or an Arrow array with values of variable length.
 
 
-def field(array: Any, kind: str) -> list[_Values]:
+def field(array: pa.Array, kind: str) -> list[_Values]:
     """The lengths and values of a column. ValueError if a value does not fit."""
     value = _VALUES[kind](array)
     if not isinstance(value, _FixedWidth):
@@ -91,7 +91,7 @@ def _records(pieces: Sequence[_FixedWidth], rows: int) -> pa.LargeBinaryArray:
 def _numbers(kind: str, *arrow: pa.DataType, epoch: int = 0) -> Callable[[Any], _FixedWidth]:
     """An encoder of numbers, of which each cast checks the range; dates and times count from PostgreSQL's epoch."""
 
-    def values(array: Any) -> _FixedWidth:
+    def values(array: pa.Array) -> _FixedWidth:
         for each in arrow:
             array = array.cast(each)
         numbers = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
@@ -100,15 +100,15 @@ def _numbers(kind: str, *arrow: pa.DataType, epoch: int = 0) -> Callable[[Any], 
     return values
 
 
-def _instants(array: Any) -> _FixedWidth:
+def _instants(array: pa.Array) -> _FixedWidth:
     return _numbers(">i8", pa.timestamp("us", array.type.tz), pa.int64(), epoch=_EPOCH_MICROSECONDS)(array)
 
 
-def _bytes(array: Any) -> pa.LargeBinaryArray:
+def _bytes(array: pa.Array) -> pa.LargeBinaryArray:
     return array.cast(pa.large_binary())
 
 
-def _uuids(array: Any) -> _FixedWidth:
+def _uuids(array: pa.Array) -> _FixedWidth:
     given = pc.fill_null(array, "0" * 32)
     if not pc.all(pc.match_substring_regex(given, _UUID)).as_py():
         raise ValueError("a uuid has 32 hexadecimal digits, in groups of 8, 4, 4, 4 and 12, or in one")
@@ -116,7 +116,7 @@ def _uuids(array: Any) -> _FixedWidth:
     return _FixedWidth("V16", np.frombuffer(bytes.fromhex(bytes(concatenated(digits)).decode()), "V16"))
 
 
-def _decimals(array: Any) -> _FixedWidth:
+def _decimals(array: pa.Array) -> _FixedWidth:
     """Digits to the base of 10,000, for each row as many as the type may need; the server strips zeros at both ends."""
     whole = not pa.types.is_decimal(array.type)
     if whole:

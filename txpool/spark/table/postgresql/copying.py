@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -16,6 +16,9 @@ from txpool.spark.table.tasks import ATTEMPT
 from txpool.spark.types.columns import Layout
 from txpool.spark.types.encoding import ColumnEncoding
 from txpool.spark.types.identifiers import quoted, quoted_list
+
+if TYPE_CHECKING:
+    from txpool.dbapi.connection import PEP249Connection
 
 _NAME_SESSION = qualified("select set_config('application_name', %s, true)")
 _UTF8 = "utf-8"
@@ -41,7 +44,7 @@ class PartitionCopy:
             return 0, 0  # without a connection there is no branch
         return self.run(connect(self.datasource), chain([first], batches))
 
-    def run(self, connection: Any, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
+    def run(self, connection: PEP249Connection, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
         """COPY over a connection. Returns the number of rows, and of bytes sent."""
         rows = size = 0
         cursor = connection.cursor()

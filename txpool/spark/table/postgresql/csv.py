@@ -16,7 +16,7 @@ _TEXT = pa.large_string()
 _QUOTE, _NOTHING, _NULL = pa.scalar('"', _TEXT), pa.scalar("", _TEXT), pa.scalar("NULL", _TEXT)
 
 
-def field(array: Any, kind: str) -> Any:
+def field(array: pa.Array, kind: str) -> pa.Array:
     """A column in a form that Arrow writes as PostgreSQL's type reads it; a list as an array."""
     if not pa.types.is_list(array.type) and not pa.types.is_large_list(array.type):
         return _FORMS.get(kind, _as_it_is)(array)
@@ -39,21 +39,21 @@ def rows(fields: Sequence[Any], _: int) -> memoryview:
     return memoryview(written.getvalue())
 
 
-def _as_it_is(array: Any) -> Any:
+def _as_it_is(array: pa.Array) -> pa.Array:
     return array
 
 
-def _bytes(array: Any) -> Any:
+def _bytes(array: pa.Array) -> pa.Array:
     digits = hexadecimal(pc.fill_null(array, b"").cast(pa.large_binary())).cast(_TEXT)
     return pc.if_else(array.is_valid(), pc.binary_join_element_wise(pa.scalar("\\x", _TEXT), digits, _NOTHING), None)
 
 
-def _timestamps(array: Any) -> Any:
+def _timestamps(array: pa.Array) -> pa.Array:
     """A timestamp with time zone is written in UTC, and its text ends with Z."""
     return array.cast(pa.timestamp("us", None if array.type.tz is None else "UTC"))
 
 
-def _intervals(array: Any) -> Any:
+def _intervals(array: pa.Array) -> pa.Array:
     """Hours, minutes and seconds: the server's days have no fixed length."""
     return pa.array([None if each is None else _clock(each) for each in array.cast(pa.int64()).to_pylist()], _TEXT)
 

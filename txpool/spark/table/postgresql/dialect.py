@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing
 from contextvars import Context
-from typing import Any, Final, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from pyspark.sql.types import StructField
 
@@ -26,6 +26,10 @@ from txpool.spark.table.postgresql.types import definitions, match, pair_columns
 from txpool.spark.table.target import Target, require_unique
 from txpool.spark.types.columns import Layout
 from txpool.tm.transaction import Transaction
+
+if TYPE_CHECKING:
+    from txpool.dbapi.connection import PEP249Connection
+    from txpool.dbapi.cursor import PEP249Cursor
 
 # Whether a table has neither unique indexes nor triggers (foreign keys have triggers): no task has to wait there for
 # another task or the driver.
@@ -50,12 +54,12 @@ _PARTITION_COLUMNS = qualified("""
     made_at pg_catalog.timestamptz not null default now(), primary key (transaction_id, target, partition)
 """)
 _CLAIM = (
-    f"insert into {_PARTITIONS} (transaction_id, target, partition) values (%s, %s, %s) "  # noqa: S608
+    f"insert into {_PARTITIONS} (transaction_id, target, partition) values (%s, %s, %s) "
     "on conflict do nothing returning partition"
 )
 _KEY: LiteralString = qualified("transaction_id = %s and target = %s and partition = %s")
-_READ = f"select row_count from {_PARTITIONS} where {_KEY}"  # noqa: S608
-_FINISH = f"update {_PARTITIONS} set row_count = %s where {_KEY}"  # noqa: S608
+_READ = f"select row_count from {_PARTITIONS} where {_KEY}"
+_FINISH = f"update {_PARTITIONS} set row_count = %s where {_KEY}"
 
 
 class PostgreSQLPartitions:
@@ -66,7 +70,7 @@ class PostgreSQLPartitions:
             create_table(connection.cursor(), _PARTITIONS, _PARTITION_COLUMNS)
             connection.commit()
 
-    def claim(self, cursor: Any, key: Sequence[Any]) -> int | None:
+    def claim(self, cursor: PEP249Cursor, key: Sequence[Any]) -> int | None:
         require_locked(cursor, _PARTITIONS)
         # The INSERT waits for another attempt that has not ended, and then finds its record or takes its place.
         if cursor.execute(_CLAIM, key).fetchone() is not None:
@@ -74,7 +78,7 @@ class PostgreSQLPartitions:
         (rows,) = cursor.execute(_READ, key).fetchone()
         return int(rows)
 
-    def finish(self, cursor: Any, key: Sequence[Any], rows: int) -> None:
+    def finish(self, cursor: PEP249Cursor, key: Sequence[Any], rows: int) -> None:
         cursor.execute(_FINISH, [rows, *key])
 
 
@@ -120,7 +124,7 @@ class PostgreSQLTables:
     def staging(self, datasource: DataSource) -> Staging:
         return Staging(datasource.name, datasource.driver_adapter, connect=datasource.open_session)
 
-    def require_staged(self, cursor: Any, table: PostgreSQLStagingTable) -> bool:
+    def require_staged(self, cursor: PEP249Cursor, table: PostgreSQLStagingTable) -> bool:
         (exists,) = cursor.execute(_EXISTS, [table.name]).fetchone()
         if exists:
             require_locked(cursor, table.name, types=False)
@@ -152,7 +156,7 @@ class PostgreSQLTables:
     ) -> AbstractContextManager[object]:
         return SelfDeadlockDetector(transaction, write, sources, job)
 
-    def running(self, connection: Any, label: str) -> tuple[int, int]:
+    def running(self, connection: PEP249Connection, label: str) -> tuple[int, int]:
         rows, size = connection.cursor().execute(_RUNNING_COPIES, {"label": label}).fetchone()
         return rows, size
 

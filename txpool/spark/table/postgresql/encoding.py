@@ -8,7 +8,6 @@ format was measured to pay, the rows go in that (`binary`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -54,7 +53,7 @@ def _as_text(encodings: Sequence[ColumnEncoding]) -> bool:
     return any(encoding.as_text or encoding.array for encoding in encodings)
 
 
-def _check(array: Any, encoding: ColumnEncoding) -> None:
+def _check(array: pa.Array, encoding: ColumnEncoding) -> None:
     """ValueError for a value that PostgreSQL would take, and change."""
     values = array.flatten() if encoding.array else array
     require_kept(values, encoding)

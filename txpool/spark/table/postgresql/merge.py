@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txpool.errors import NotSupportedError, OperationalError
 from txpool.resources.postgresql.qualified import qualified
@@ -12,6 +12,9 @@ from txpool.resources.postgresql.trust import require_relations
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.table.merge import StagingMerge
 from txpool.spark.table.tasks import ATTEMPT
+
+if TYPE_CHECKING:
+    from txpool.dbapi.cursor import PEP249Cursor
 
 _ISOLATION = qualified("select current_setting('transaction_isolation')")
 _OF_ATTEMPTS = qualified(f"{ATTEMPT} = any ('{{{{{{}}}}}}'::bigint[])")
@@ -24,7 +27,7 @@ class PostgreSQLMerge(StagingMerge):
     count: str = qualified("count(*)")
     several: str = qualified("count(*) > 1")
 
-    def run(self, cursor: Any, results: Sequence[PartitionResult]) -> None:
+    def run(self, cursor: PEP249Cursor, results: Sequence[PartitionResult]) -> None:
         """Move the rows of the chosen attempts.
 
         Errors: OperationalError if rows are lost; DataError if two rows have the same key, or a key is NULL.
@@ -36,7 +39,7 @@ class PostgreSQLMerge(StagingMerge):
             self._require_rows(cursor, chosen, rows)
         self.insert(cursor, chosen if rows else None)
 
-    def _require_rows(self, cursor: Any, chosen: str, rows: Mapping[int, int]) -> None:
+    def _require_rows(self, cursor: PEP249Cursor, chosen: str, rows: Mapping[int, int]) -> None:
         """Check that every chosen attempt has as many rows as it has reported, in a staging table that is ours.
 
         The rows that the INSERT adds are not counted, since a trigger or a rule of the table may leave some out.
@@ -49,7 +52,7 @@ class PostgreSQLMerge(StagingMerge):
                 "rolls back"
             )
         require_relations(cursor, self.staging, types=False)
-        query = f"select {ATTEMPT}, {self.count} from {self.staging} {chosen} group by 1"  # noqa: S608
+        query = f"select {ATTEMPT}, {self.count} from {self.staging} {chosen} group by 1"
         staged: dict[int, int] = dict(cursor.execute(query).fetchall())
         for attempt, reported in rows.items():
             if staged.get(attempt, 0) != reported:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, LiteralString
 
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
@@ -18,8 +18,11 @@ from txpool.spark.commit.session import SparkWriteWarning
 from txpool.spark.table.target import Target
 from txpool.spark.types.identifiers import quoted_list
 
+if TYPE_CHECKING:
+    from txpool.dbapi.cursor import PEP249Cursor
+
 _USER: LiteralString = qualified("select quote_ident(current_user), current_setting('transaction_read_only') = 'on'")
-# The missing privileges: on a column, or on the table where the name is NULL.
+# The missing privileges: on a column, or on the table if the name is NULL.
 _MISSING: LiteralString = qualified(
     """
     select w.privilege, w.name
@@ -127,7 +130,7 @@ class _PrivilegeCheck:
         if self.mode == "overwrite":
             yield "delete", None
 
-    def _require_grants(self, cursor: Any, user: str) -> None:
+    def _require_grants(self, cursor: PEP249Cursor, user: str) -> None:
         privileges, columns = zip(*self._needed(), strict=True)
         parameters = {"table": self.target.name, "privileges": list(privileges), "names": list(columns)}
         missing: dict[str, list[str]] = {}
@@ -144,7 +147,7 @@ class _PrivilegeCheck:
             f"{self.datasource.name} may not: grant {grants} on {self.target.name} to {user}. Nothing was done."
         )
 
-    def _require_sequences(self, cursor: Any, user: str) -> None:
+    def _require_sequences(self, cursor: PEP249Cursor, user: str) -> None:
         found = cursor.execute(_SEQUENCES, [self.target.name, list(self.names)]).fetchone()
         if found is not None:
             raise ProgrammingError(

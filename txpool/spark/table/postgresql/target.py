@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from contextvars import Context
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, LiteralString
 
 import psycopg
 
@@ -15,6 +15,10 @@ from txpool.resources.base import Role
 from txpool.resources.postgresql.qualified import qualified
 from txpool.spark.table.target import Target, create_statement
 from txpool.spark.types.columns import Column
+
+if TYPE_CHECKING:
+    from txpool.dbapi.connection import PEP249Connection
+    from txpool.dbapi.cursor import PEP249Cursor
 
 _TABLE: LiteralString = qualified(
     """
@@ -123,7 +127,7 @@ def _read_target(
         return Target(name, tuple(columns), tuple(unique), exists, row_security)
 
 
-def _require_whole(cursor: Any, table: str) -> None:
+def _require_whole(cursor: PEP249Cursor, table: str) -> None:
     """ProgrammingError for a name of which the server would take the beginning, which may be another table's."""
     parts, _ = cursor.execute(_PARSED, [table]).fetchone()
     for part in parts:
@@ -131,7 +135,7 @@ def _require_whole(cursor: Any, table: str) -> None:
             raise ProgrammingError(f"{part!r} has more than {_LONGEST_NAME} bytes: PostgreSQL has no such names.")
 
 
-def _full_name(cursor: Any, table: str) -> str:
+def _full_name(cursor: PEP249Cursor, table: str) -> str:
     """The full name of a new table. ProgrammingError if the name has too many parts."""
     (parts, schema) = cursor.execute(_PARSED, [table]).fetchone()
     if len(parts) > 2:
@@ -141,7 +145,7 @@ def _full_name(cursor: Any, table: str) -> str:
     return str(name)
 
 
-def is_written_by(connection: Any, name: str) -> bool:
+def is_written_by(connection: PEP249Connection, name: str) -> bool:
     """Whether the connection's transaction holds a lock on the table for which other writers may have to wait."""
     (found,) = connection.cursor().execute(_IS_LOCKED, [name]).fetchone()
     return bool(found)

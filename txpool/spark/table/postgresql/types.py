@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
+from pyspark.sql import types as T
 from pyspark.sql.types import DataType, StructField
 
 from txpool.spark.table.postgresql.binary import WORD_DIGITS, WORD_SCALE
@@ -68,7 +68,7 @@ _AS_TEXT = ("jsonb", "interval")
 #: The most digits below a second, which Spark has.
 _MICROSECOND_DIGITS = 6
 _TIMES = ("time", "timestamp", "timestamptz")
-#: The type to cast to, as Spark writes it, where a column does not accept what it is given.
+#: The type to cast to, as Spark writes it, if a column does not accept what it is given.
 _CASTS: Mapping[str, str] = {
     "bool": "boolean",
     "int2": "smallint",
@@ -148,7 +148,7 @@ def _encoding(field: StructField, column: Column, table: str) -> ColumnEncoding:
     if kind is None or (column.array and not (isinstance(given, T.ArrayType))):
         raise type_mismatch(field, column, table, "cast it, or write it as text into a table of your own")
     if column.array:
-        assert isinstance(given, T.ArrayType)  # noqa: S101 - for mypy: checked above
+        assert isinstance(given, T.ArrayType)
         given = given.elementType
         if isinstance(given, T.ArrayType):
             raise type_mismatch(field, column, table, "arrays with more than one dimension cannot be written")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -25,6 +25,9 @@ from txpool.spark.types.columns import mapped_in_arrow
 from txpool.spark.types.encoding import ColumnEncoding
 from txpool.spark.types.identifiers import quoted_list
 from txpool.tm.transaction import Transaction
+
+if TYPE_CHECKING:
+    from txpool.dbapi.cursor import PEP249Cursor
 
 COLLECTED = "collected"
 #: The staging table, in the connection's temporary database.
@@ -61,11 +64,13 @@ class CollectedRows:
     #: The number of partitions whose rows are all inserted.
     done: int = 0
 
-    def insert(self, cursor: Any, merge: StagingMerge, progress: Callable[[Progress], object] | None) -> WriteReport:
+    def insert(
+        self, cursor: PEP249Cursor, merge: StagingMerge, progress: Callable[[Progress], object] | None
+    ) -> WriteReport:
         """Fetch the rows, and move them into the table within the cursor's transaction."""
         names = merge.layout.names
         cursor.execute(create_statement(STAGING, [*zip(names, merge.layout.declared, strict=True)]))
-        statement = f"insert into {STAGING} ({quoted_list(names)}) values ({', '.join('?' * len(names))})"  # noqa: S608
+        statement = f"insert into {STAGING} ({quoted_list(names)}) values ({', '.join('?' * len(names))})"
         with reporting(progress, self._progress, self.report.label):
             for batch in self._fetch():
                 cursor.executemany(statement, zip(*(column.to_pylist() for column in batch.columns), strict=True))
@@ -95,7 +100,7 @@ class _Pack:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        assert context is not None  # noqa: S101 - Spark runs this
+        assert context is not None
         prepare_worker()
         for batch in batches:
             if batch.num_rows:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T  # noqa: N812 - as every user of Spark knows it
+from pyspark.sql import types as T
 from pyspark.sql.types import DataType, StructField
 
 from txpool.datasource import DataSource
@@ -37,6 +37,9 @@ from txpool.spark.types.encoding import ColumnEncoding, misfit, require_kept
 from txpool.spark.types.identifiers import quoted
 from txpool.spark.types.nested import NESTED, as_json
 
+if TYPE_CHECKING:
+    from txpool.dbapi.cursor import PEP249Cursor
+
 _NAME = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
 #: Values of `hidden` in `pragma table_xinfo` for generated columns.
 _VIRTUAL, _STORED = 2, 3
@@ -57,7 +60,7 @@ _ACCEPTED: Mapping[str, tuple[type[DataType], ...]] = {
     "date or time": _DATES_AND_TIMES,
     "json": (T.StructType, T.MapType, T.ArrayType),
 }
-#: The type to cast to, as Spark writes it, where a column does not accept what it is given.
+#: The type to cast to, as Spark writes it, if a column does not accept what it is given.
 _CASTS: Mapping[str, str] = {
     "integer": "bigint",
     "real": "double",
@@ -97,7 +100,7 @@ def read_target(
     full = f"{quoted(schema)}.{quoted(name)}"
     with closing(datasource.connect()) as connection:
         cursor = connection.cursor()
-        query = f"select name, type from {quoted(schema)}.sqlite_master where lower(name) = lower(?)"  # noqa: S608
+        query = f"select name, type from {quoted(schema)}.sqlite_master where lower(name) = lower(?)"
         found = cursor.execute(f"{query} and type in ('table', 'view')", [name]).fetchone()
         if found is None and new is None:
             raise ProgrammingError(
@@ -134,7 +137,7 @@ def read_target(
     return Target(f"{quoted(schema)}.{quoted(name)}", tuple(columns), tuple(unique), overriding="")
 
 
-def _indexes(cursor: Any, schema: str, table: str) -> tuple[list[frozenset[str]], dict[str, str]]:
+def _indexes(cursor: PEP249Cursor, schema: str, table: str) -> tuple[list[frozenset[str]], dict[str, str]]:
     """The columns of each unique index, and the collations of these columns."""
     unique: list[frozenset[str]] = []
     collations: dict[str, str] = {}
@@ -152,7 +155,7 @@ def _indexes(cursor: Any, schema: str, table: str) -> tuple[list[frozenset[str]]
     return unique, collations
 
 
-def _pragma(cursor: Any, schema: str, pragma: str, of: str) -> list[Any]:
+def _pragma(cursor: PEP249Cursor, schema: str, pragma: str, of: str) -> list[Any]:
     rows: list[Any] = cursor.execute(f"pragma {quoted(schema)}.{pragma}({quoted(of)})").fetchall()
     return rows
 
@@ -230,7 +233,7 @@ def converted(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> pa.
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _converted(array: Any, encoding: ColumnEncoding) -> Any:
+def _converted(array: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     convert = _CONVERSIONS.get(encoding.kind)
     try:
         require_kept(array, encoding)
@@ -239,37 +242,37 @@ def _converted(array: Any, encoding: ColumnEncoding) -> Any:
         raise misfit(encoding, error) from error
 
 
-def _text(array: Any) -> Any:
+def _text(array: pa.Array) -> pa.Array:
     array.validate(full=True)  # Spark's strings may be any bytes, SQLite's are UTF-8
     return array
 
 
-def _float(array: Any) -> Any:
+def _float(array: pa.Array) -> pa.Array:
     if pc.any(pc.is_nan(array)).as_py():
         raise ValueError("it is NaN, which SQLite would store as NULL")
     return array
 
 
-def _date(array: Any) -> Any:
+def _date(array: pa.Array) -> pa.Array:
     checks.require_days(array)
     return array.cast(pa.string())
 
 
-def _timestamp(array: Any) -> Any:
+def _timestamp(array: pa.Array) -> pa.Array:
     checks.require_moments(array)
     return array.cast(pa.string())
 
 
-def _decimal_text(array: Any) -> Any:
+def _decimal_text(array: pa.Array) -> pa.Array:
     # Arrow would write small decimals with an exponent.
     return pa.array([None if value is None else f"{value:f}" for value in array.to_pylist()], pa.string())
 
 
-def _time_of_day(array: Any) -> Any:
+def _time_of_day(array: pa.Array) -> pa.Array:
     return array.cast(pa.time64("us")).cast(pa.string())
 
 
-def _instant(array: Any) -> Any:
+def _instant(array: pa.Array) -> pa.Array:
     """Timestamps with time zone as text in UTC, with the offset."""
     checks.require_moments(array)
     return pc.binary_join_element_wise(array.cast(pa.timestamp("us")).cast(pa.string()), "+00:00", "")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from txpool.resources.mysql.state import MySQLRawConnection
 
 #: The driver has refused to send, since results of the program's own are not read to their end.
 OUT_OF_STEP: Final = 2014
@@ -17,7 +20,7 @@ _SESSION_ENDING: Final = frozenset({0, 1053, 1077, 1079, 1152, 1158, 1159, 1160,
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """The answer to one command: the server's error, or the rows of its result."""
 
     error: Exception | None = None
@@ -27,28 +30,38 @@ class Answer:
 
     @property
     def code(self) -> int:
-        """The error's number; 0 where there is none."""
+        """The error's number; 0 if there is none."""
         return 0 if self.error is None else code_of(self.error)
+
+
+class Greeted(Protocol):
+    """A raw connection, as far as all need it who ask its server."""
+
+    @property
+    def is_mariadb(self) -> bool: ...
+    @property
+    def session_number(self) -> int | None:
+        """The number that the client was greeted with; None if its driver does not tell it."""
 
 
 class Session(Protocol):
     """Several commands in one message over one raw connection. Used by one thread at a time."""
 
     @property
-    def raw(self) -> Any: ...
+    def raw(self) -> Greeted: ...
 
     def is_alive(self) -> bool:
         """Whether the connection is open and in step, as far as is known without waiting."""
 
     def send(self, *statements: str) -> None:
-        """Send without waiting. The driver's OperationalError where the connection is lost."""
+        """Send without waiting. The driver's OperationalError if the connection is lost."""
 
-    def receive(self, until: float | None = None) -> list[Answer]:
+    def receive(self, until: float | None = None) -> list[CommandResult]:
         """The answers to all that was sent, in order. An error of the server is an answer; a lost connection raises.
 
-        Where what went ahead is refused, its error is each answer, and the connection is closed.
+        If what went ahead is refused, its error is each answer, and the connection is closed.
 
-        `ReplyTimeout` where they have not come at `until`, by the monotonic clock. After an exception the connection is
+        `ReplyTimeout` if they have not come at `until`, by the monotonic clock. After an exception the connection is
         closed.
         """
 
@@ -56,14 +69,21 @@ class Session(Protocol):
         """Send one and receive; its rows. Raises the server's error."""
 
     def ping(self, until: float | None, timeout: float | None) -> None:
-        """Raise where the connection is dead; TimeoutError at `until`, which is `timeout` seconds after the start."""
+        """Raise if the connection is dead; TimeoutError at `until`, which is `timeout` seconds after the start."""
 
     def quoted(self, text: str) -> str:
         """The text as an SQL literal."""
 
 
-def after_what_went_ahead(raw: Any, answers: list[Answer]) -> list[Answer]:
-    """The answers without the first. Where that is an error, nothing may stay of the others, and it is each of them."""
+class DriverSession(Session, Protocol):
+    """A session over one of Python's drivers."""
+
+    @property
+    def raw(self) -> MySQLRawConnection: ...
+
+
+def after_what_went_ahead(raw: MySQLRawConnection, answers: list[CommandResult]) -> list[CommandResult]:
+    """The answers without the first. If that is an error, nothing may stay of the others, and it is each of them."""
     ahead, *rest = answers
     if ahead.error is None:
         return rest
@@ -71,13 +91,13 @@ def after_what_went_ahead(raw: Any, answers: list[Answer]) -> list[Answer]:
     return [ahead] * len(rest)
 
 
-def tells_that_rows_stay(warnings: Answer) -> bool:
+def tells_that_rows_stay(warnings: CommandResult) -> bool:
     """Whether the answer to `WARNINGS` says that a ROLLBACK has left rows in tables without transactions."""
     return any(int(code) == _ROWS_STAY for _, code, _ in warnings.rows)
 
 
 def code_of(error: BaseException) -> int:
-    """The number of a driver's error; -1 where it has none."""
+    """The number of a driver's error; -1 if it has none."""
     code = error.args[0] if error.args else None
     return code if isinstance(code, int) else -1
 

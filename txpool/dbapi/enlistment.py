@@ -19,8 +19,11 @@ from txpool.dbapi.refusals import (
 )
 from txpool.dbapi.statements import EnlistedStatements
 from txpool.errors import described
+from txpool.jobs import spark
+from txpool.jobs.properties import publish
 from txpool.locks import RLock
 from txpool.pool import Pooled
+from txpool.tm.ambient import ambient
 from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:
@@ -110,7 +113,9 @@ class Enlistment(EnlistedStatements):
         with self.lock:
             if self.pooled is not None:
                 return
-            pooled, branch = datasource.begin_branch(transaction, timeout)
+            if spark.is_loaded():  # the transaction may have created a Spark session since
+                publish(ambient())
+            pooled, branch = datasource.resource_manager.begin(datasource, transaction, timeout)
             try:
                 thread, modes, savepoints = get_ident(), NO_MODES, None
                 results: OpenResults = set()
@@ -122,7 +127,7 @@ class Enlistment(EnlistedStatements):
                 if datasource.names_early:
                     cast("OpenBranch", branch).name(transaction.early_name(datasource.name))
                 ending = datasource.ending
-                if ending is None and (sql := datasource.resource_manager.sql_of(pooled.raw)) is not None:
+                if ending is None and (sql := datasource.sql_of(pooled.raw)) is not None:
                     ending = sql.ending
             except BaseException:
                 datasource.pool.discard(pooled)

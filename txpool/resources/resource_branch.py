@@ -165,6 +165,12 @@ class ResourceBranch(PreparedWork):
             logger.warning("%s: undoing work that is not prepared failed", self.datasource, exc_info=True)
 
 
+def begin_work(resource: Resource, gtrid: str) -> tuple[Work, ResourceBranch]:
+    """The work of a new transaction, and its branch."""
+    work = resource.begin()
+    return work, ResourceBranch(resource, work, gtrid)
+
+
 class ResourceRecovery:
     """Recovery's access to what is prepared in a resource of a user's own. Thread-safe, as that is."""
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from txpool import errors
 from txpool.config.secrets import hide_in, redact
-from txpool.dbapi.connection import Connection
-from txpool.errors import ConfigurationError, NotSupportedError, described
+from txpool.errors import ConfigurationError, described
 from txpool.findings.finding import Finding, failure, ok
 from txpool.resources.base import BranchRecord
-from txpool.resources.manager import PhaseTwo, ResourceManager
-from txpool.resources.resource import Resource
-from txpool.resources.resource_branch import PreparedWork, ResourceRecovery, location_of
+from txpool.resources.manager import BegunBy, PhaseTwo, ResourceManager
+from txpool.resources.resource import Resource, Work
+from txpool.resources.resource_branch import PreparedWork, ResourceBranch, ResourceRecovery, begin_work, location_of
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
+    from txpool.datasource.source import Source
     from txpool.resources.deadlines import Deadlines
-    from txpool.resources.driver import Driver
 
+_made: WeakKeyDictionary[Source, Resource] = WeakKeyDictionary()
 _PASSWORD = re.compile(r"//[^/?#]*:[^/?#]*@")
 
 
@@ -39,7 +39,9 @@ def manager_of(driver: str, named: Any) -> ResourceManager | str:
 class OwnResources(ResourceManager):
     """The resource manager of one class of resources. Its datasources have no connections: enlist() the resource."""
 
-    modes = ("xa",)
+    instead_of_connecting = (
+        "it is a resource of your own, and tx.enlist(txpool.resource.find(…)) lets a transaction work with it"
+    )
 
     def __init__(self, driver: str, resource_class: type[Resource]) -> None:
         self.driver = driver  # type: ignore[misc]
@@ -52,13 +54,6 @@ class OwnResources(ResourceManager):
     def check(self, settings: DataSourceSettings) -> None:
         if _PASSWORD.search(settings.url):
             raise settings.properties.error("url", "has a password in it: passwords have a key of their own, password")
-
-    def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
-        return NoConnections(settings)
-
-    @property
-    def handle(self) -> type[Connection]:
-        return Connection
 
     def resource(self, settings: DataSourceSettings) -> Resource:
         """The resource that these settings describe: a new object. ConfigurationError where it cannot be made."""
@@ -77,10 +72,22 @@ class OwnResources(ResourceManager):
         resource.file = settings.file
         return resource
 
-    def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
-        if not isinstance(driver, NoConnections):
-            raise self._cannot_prepare("")
-        return _PhaseTwo(self.resource(driver.settings))
+    def resource_of(self, source: Source) -> Resource:
+        """The resource of a datasource: the same object each time."""
+        found = _made.get(source)
+        return found or _made.setdefault(source, self.resource(source.settings))
+
+    def begin(self, source: Source, transaction: BegunBy, timeout: float | None) -> tuple[Work, ResourceBranch]:
+        return begin_work(self.resource_of(source), transaction.gtrid)
+
+    def workload(self, source: Source) -> Any:
+        try:
+            return self.resource_of(source).workload()
+        except NotImplementedError:
+            return None
+
+    def adopting(self, source: Source, deadlines: Deadlines) -> PhaseTwo:
+        return _PhaseTwo(self.resource_of(source))
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> ResourceRecovery:
         return ResourceRecovery(self.resource(settings))
@@ -104,50 +111,3 @@ class _PhaseTwo:
 
     def branch(self, record: BranchRecord) -> PreparedWork:
         return PreparedWork(self._resource, record)
-
-
-class NoConnections:
-    """The driver of a resource that is no DB-API database: it opens no connections."""
-
-    module: Any = errors
-    dialect: Any = None
-    marks = None
-    roles: tuple[str, ...] = ()
-
-    def __init__(self, settings: DataSourceSettings) -> None:
-        self.settings = settings
-
-    def connect(self, timeout: float | None = None) -> NoReturn:
-        raise NotSupportedError(
-            f"datasource {self.settings.name} is a resource of your own, and has no connections: "
-            "tx.enlist(txpool.resource.find(…)) lets a transaction work with it"
-        )
-
-    def execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> NoReturn:
-        self.connect()
-
-    def is_open(self, raw: Any) -> bool:
-        return False
-
-    def is_clean(self, raw: Any) -> bool:
-        return False
-
-    def reset(self, raw: Any, timeout: float | None = None) -> None:
-        """Nothing: there are no connections. The same is true of the methods below."""
-
-    def ping(self, raw: Any, timeout: float | None = None) -> None: ...
-
-    def close(self, raw: Any) -> None: ...
-
-    def cancel(self, raw: Any, timeout: float | None = None) -> None: ...
-
-    def begin(self, raw: Any, label: str = "") -> bool:
-        return False
-
-    def reached_server(self, error: BaseException) -> bool:
-        return False
-
-    def note_failure(self, raw: Any, raw_cursor: Any, error: BaseException) -> None: ...
-
-    def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
-        return None

@@ -19,10 +19,10 @@ from txpool.dbapi.connection import Connection
 from txpool.errors import translated
 from txpool.findings.finding import Finding, ok
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Refused, Role
+from txpool.resources.database import Database
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
-from txpool.resources.manager import ResourceManager
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid, parse
 
@@ -231,7 +231,7 @@ class Recovery:
         return ended("rollback", self._driver, record)
 
 
-class OverPg8000(ResourceManager):
+class OverPg8000(Database):
     driver = "pg8000"
     database = "PostgreSQL over pg8000"
     schemes = ("pg8000://",)

@@ -69,7 +69,7 @@ def former(monkeypatch: pytest.MonkeyPatch) -> Iterator[Former]:
 
 
 def test_it_loads_with_a_warning_that_says_what_to_write(former: Former, tmp_path: Path) -> None:
-    with pytest.warns(DeprecationWarning) as caught:
+    with pytest.warns(DeprecationWarning, match="Former is deprecated") as caught:
         manager = find_resource_manager("former")
     (warning,) = caught
     text = str(warning.message)
@@ -94,11 +94,14 @@ def test_it_serves_connections(former: Former, tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "a.db"
     with closing(sqlite3.connect(path)):
         pass
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="Former"):
         find_resource_manager("former")
     monkeypatch.setattr(Former, "schemes", ("sqlite:///",))  # which the driver reads
-    with DataSource(name="a", driver="former", mode="local", url=f"sqlite:///{path}") as source:
-        assert source.connect().cursor().execute("select 1").fetchall() == [(1,)]
+    with (
+        DataSource(name="a", driver="former", mode="local", url=f"sqlite:///{path}") as source,
+        closing(source.connect()) as connection,
+    ):
+        assert connection.execute("select 1").fetchall() == [(1,)]
 
 
 class Today(SQLite):

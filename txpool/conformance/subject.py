@@ -20,7 +20,7 @@ from txpool.datasource import DataSource, open_settings
 from txpool.errors import described
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
 from txpool.resources.parts import NO_SPARK
-from txpool.resources.recovery_access import BranchRecovery, MarkedRow, XidsTable
+from txpool.resources.recovery_access import BranchRecovery, MarkedRow, XidsTable, optional
 from txpool.resources.xids import Xids
 from txpool.tm.transaction import Transaction
 from txpool.xid import PREFIX, Xid, make_gtrid, make_xid, new_incarnation
@@ -135,7 +135,7 @@ class Subject:
         )
 
     def _require_slots(self) -> None:
-        slots = getattr(self.recovery(), "slots", None)
+        slots = optional(self.recovery(), "slots")
         if slots is None:
             return
         found = slots()
@@ -211,7 +211,7 @@ class Subject:
         ways: dict[str, Callable[[BranchRecord, bool], BranchOutcome]] = {
             "recovery": lambda record, commit: recovery.commit(record) if commit else recovery.rollback(record)
         }
-        shared = getattr(recovery, "phase_two", None)
+        shared = optional(recovery, "phase_two")
         if shared is not None:
             ways["a pass of recovery"] = lambda record, commit: _ended(shared().branch(record), commit)
         if (self.datasource.resource_manager.spark or NO_SPARK).tasks:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
@@ -85,7 +85,9 @@ class DataSource(PoolAdministration, Source):
         #: As `Database.sql_of`.
         self.sql_of = manager.sql_of
         #: The driver, where it can send BEGIN with a transaction's first statement.
-        self.begins_with = self.driver_adapter if isinstance(self.driver_adapter, BeginsWithStatement) else None
+        self.begins_with: BeginsWithStatement | None = None
+        if getattr(self.driver_adapter, "execute_first", None) is not None:
+            self.begins_with = cast("BeginsWithStatement", self.driver_adapter)
         self.pool: Pool[Any] = Pool(
             sessions_of(settings, self.driver_adapter),
             name=settings.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
@@ -88,9 +88,8 @@ class Driver(Protocol):
         """Called after a statement: `commit` or `rollback` where the user's own SQL has ended the local transaction."""
 
 
-@runtime_checkable
-class BeginsWithStatement(Protocol):
-    """A driver that can begin a transaction together with its first statement."""
+class BeginsWithStatement(Driver, Protocol):
+    """A driver that can begin a transaction together with its first statement: one that has `execute_first`."""
 
     def execute_first(
         self, raw: Any, raw_cursor: Any, statement: Any, args: tuple[Any, ...], options: dict[str, Any]

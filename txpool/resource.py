@@ -23,6 +23,7 @@ from txpool.resources.base import (
     RemembersEnd,
     Role,
 )
+from txpool.resources.blocking import BlockingBranch
 from txpool.resources.database import Database
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.dialect import Dialect
@@ -51,6 +52,7 @@ def find(target: str | Path | Source) -> Resource:
 
 
 __all__ = [
+    "BlockingBranch",
     "Branch",
     "BranchOutcome",
     "BranchRecord",

@@ -169,7 +169,7 @@ class Subject:
     def begin(self, transaction: Transaction) -> Any:
         """Enlist the datasource in the transaction, which is ambient; returns what it works with."""
         if self.database is None:
-            return transaction.enlist_datasource(self.datasource).work
+            return transaction.enlist_datasource(self.datasource).pooled
         return self.database.connect()
 
     def client(self, xid: Xid | None = None) -> Client:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import ref
 
 from txpool.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from txpool.datasource.source import Source
+
+S = TypeVar("S", bound="Source")
 
 registered: dict[str, Source] = {}
 #: By the absolute path of the datasource's file, by its connection string, or by its serialized settings.
@@ -25,7 +27,7 @@ when_used: list[Callable[[], object]] = []
 _opened: dict[int, ref[Source]] = {}
 
 
-def register(datasource: Source) -> Source:
+def register(datasource: S) -> S:
     """Let connect() find a datasource by its name; returns it. ConfigurationError where another has that name."""
     other = registered.setdefault(datasource.name, datasource)
     if other is not datasource:

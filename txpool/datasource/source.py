@@ -19,7 +19,7 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.manager import BegunBy, PhaseTwo
 from txpool.resources.recovery_access import BranchRecovery, StagingArea, XidsTable
 from txpool.tm.ambient import ambient
-from txpool.tm.enlistment import WorkEnlistment
+from txpool.tm.enlistment import Part
 
 
 class Source:
@@ -30,7 +30,7 @@ class Source:
     """
 
     #: The class of its part in a transaction, for the transaction manager.
-    enlistment_class: Any = WorkEnlistment
+    enlistment_class: Any = Part
 
     def __init__(self, settings: DataSourceSettings) -> None:
         self.settings = settings

@@ -24,6 +24,7 @@ from txpool.jobs.properties import publish
 from txpool.locks import RLock
 from txpool.pool import Pooled
 from txpool.tm.ambient import ambient
+from txpool.tm.enlistment import Part
 from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ NO_MODES: frozenset[str] = frozenset()
 _CANCEL_AGAIN = 1.0
 
 
-class Enlistment(EnlistedStatements):
+class Enlistment(EnlistedStatements, Part):
     """One datasource's part in one transaction. Thread-safe: every use of the physical connection holds `lock`.
 
     The lock is taken by `with`, and not by acquire(): an interrupt that comes behind that would leave it held.

@@ -13,7 +13,7 @@ class Driver(Protocol):
     """A DB-API driver with the settings of one datasource. Thread-safe; a raw connection has one user at a time.
 
     A raw connection is the driver's own. Where its database prepares, it also has `identity` and `role`, as
-    `PrepareLocation` describes them.
+    `PrepareLocation` describes them. What has a default here is inherited by a class that is derived from this one.
     """
 
     @property
@@ -27,10 +27,12 @@ class Driver(Protocol):
     @property
     def marks(self) -> Marks | None:
         """How its table of marks is written and read; None where the database can have none."""
+        return None
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The database roles that the datasource's file names, for the application and for recovery."""
+        return ()
 
     def connect(self, timeout: float | None = None) -> Any:
         """Open a raw connection, outside a transaction, with the session set as the datasource's file says.
@@ -64,6 +66,7 @@ class Driver(Protocol):
 
         It waits at most `timeout` seconds for a server that cannot be reached.
         """
+        return
 
     def begin(self, raw: Any, label: str = "") -> bool:
         """Called before a statement: begin the local transaction. False where the driver does so with the statement.
@@ -71,6 +74,7 @@ class Driver(Protocol):
         A `label` is the session's name for the server's lists of sessions until the transaction ends, where the server
         has such a name.
         """
+        return False
 
     def reached_server(self, error: BaseException) -> bool:
         """Whether the statement that raised `error` may have reached the database, and ended the transaction there.
@@ -83,6 +87,7 @@ class Driver(Protocol):
 
         Where the failure keeps the transaction from committing, its end can then say which statement it was.
         """
+        return
 
     def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
         """Called after a statement: `commit` or `rollback` where the user's own SQL has ended the local transaction."""

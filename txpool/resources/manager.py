@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from txpool.errors import NotSupportedError
+from txpool.resources.blocking import OneByOne
 
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
@@ -140,7 +141,7 @@ class ResourceManager(ABC):
 
         Called once for each transaction and datasource; no I/O before the first command.
         """
-        raise self._cannot_prepare(source.name)
+        return OneByOne(self.branch_recovery(source.settings, recovery=False))
 
     def _cannot_prepare(self, datasource: str) -> NotSupportedError:
         where = f"datasource {datasource}: " if datasource else ""

@@ -12,7 +12,6 @@ from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
     from txpool.resources.base import Role
-    from txpool.resources.manager import BegunBy
     from txpool.tm.transaction import Transaction
 
 E_co = TypeVar("E_co", bound="Part", covariant=True)
@@ -42,66 +41,23 @@ class TakesPart(Protocol[E_co]):
         """Makes its part in a transaction, which has not begun yet."""
 
 
-class Part(Protocol):
-    """One datasource's part in one transaction. Thread-safe."""
+class Part:
+    """One datasource's part in one transaction: its work, and its branch. Thread-safe. A database's has connections."""
 
-    @property
-    def datasource(self) -> TakesPart[Any]: ...
-
-    #: What its work is done with; None until `open` has begun it.
-    pooled: Any
-    branch: Any
-
-    @property
-    def needs_decision(self) -> bool:
-        """Whether it has no commit in one phase."""
-
-    def open(self, transaction: Transaction, timeout: float | None) -> None:
-        """Begin the work, unless another thread has; `timeout` is how many seconds to wait for a connection."""
-
-    def settled_branch(self) -> Any:
-        """Its branch, once what another thread does in it has ended; nothing new can begin there."""
-
-    def mark_unreusable(self) -> None:
-        """A cancel is on its way, and may reach it late. No I/O."""
-
-    def cancel(self) -> None:
-        """Cancel what executes in it. From any thread; never raises."""
-
-    def release(self, status: Status, *, reusable: bool) -> None:
-        """The transaction has ended with this status: give back what it holds. It may be called again."""
-
-    def release_left(self, *, dropped: bool = False) -> None:
-        """As `release`, if the transaction has ended, or was `dropped`, and an interrupt has kept it from that."""
-
-
-class Begins(TakesPart["WorkEnlistment"], Protocol):
-    """What begins the work of a transaction by itself, without a pool."""
-
-    def begin(self, transaction: BegunBy, timeout: float | None) -> tuple[Any, Any]:
-        """The work of a transaction here, and its branch."""
-
-
-class WorkEnlistment:
-    """The part of what is no database: its work, and its branch."""
-
-    #: To prepare and commit without a decision would leave it prepared for as long as this process lives, if the commit
-    #: fails, and then roll it back.
+    #: Whether it has no commit in one phase. To prepare and commit without a decision would leave it prepared for as
+    #: long as this process lives, if the commit fails, and then roll it back.
     needs_decision = True
     branch: Any
 
-    def __init__(self, datasource: Begins, transaction: Transaction) -> None:
+    def __init__(self, datasource: Any, transaction: Transaction) -> None:
         self.datasource = datasource
-        self._lock = RLock()
+        self.lock = RLock()
+        #: What the transaction works with; None until `open` has begun it.
         self.pooled: Any = None
 
-    @property
-    def work(self) -> Any:
-        """What the transaction works with."""
-        return self.pooled
-
     def open(self, transaction: Transaction, timeout: float | None) -> None:
-        with self._lock:
+        """Begin the work, unless another thread has; `timeout` is how many seconds to wait for a connection."""
+        with self.lock:
             if self.pooled is not None:
                 return
             work, self.branch = self.datasource.begin(transaction, timeout)
@@ -112,17 +68,18 @@ class WorkEnlistment:
                 transaction.require_active()
 
     def settled_branch(self) -> Any:
-        with self._lock:
+        """Its branch, once what another thread does in it has ended; nothing new can begin there."""
+        with self.lock:
             return self.branch
 
     def mark_unreusable(self) -> None:
-        """Nothing: there is no connection that would be used again."""
+        """A cancel is on its way, and may reach it late. No I/O."""
 
     def cancel(self) -> None:
-        """Nothing: what works in it looks by `require_active` whether it may go on."""
+        """Cancel what executes in it. From any thread; never raises. What is no database looks by `require_active`."""
 
     def release(self, status: Status, *, reusable: bool) -> None:
-        """Nothing: the branch has ended the work."""
+        """The transaction has ended with this status: give back what the branch has not. It may be called again."""
 
     def release_left(self, *, dropped: bool = False) -> None:
-        """As `release`."""
+        """As `release`, if the transaction has ended, or was `dropped`, and an interrupt has kept it from that."""

@@ -8,7 +8,7 @@ from txpool.errors import ProgrammingError
 from txpool.resources.base import PREPARED
 from txpool.resources.resource import NAME, Resource, Work
 from txpool.resources.resource_branch import ResourceBranch, begin_work
-from txpool.tm.enlistment import WorkEnlistment
+from txpool.tm.enlistment import Part
 from txpool.tm.rules.enlistment import WRITE_A_LOG
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def enlist(transaction: Transaction, resource: Resource) -> Work:
         raise ProgrammingError(f"resource {resource.name} cannot join {transaction.gtrid}: {why}")
     enlistment = transaction.enlist_datasource(OwnSource(resource))
     if isinstance(enlistment.datasource, OwnSource) and enlistment.datasource.resource is resource:
-        work: Work = enlistment.work
+        work: Work = enlistment.pooled
         return work
     raise ProgrammingError(
         f"{transaction.gtrid}: another resource or datasource is called {resource.name}, and a transaction knows them "
@@ -51,7 +51,7 @@ class OwnSource:
 
     role = PREPARED
     mode = "xa"
-    enlistment_class = WorkEnlistment
+    enlistment_class = Part
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource

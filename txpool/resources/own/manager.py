@@ -11,15 +11,13 @@ from weakref import WeakKeyDictionary
 from txpool.config.secrets import hide_in, redact
 from txpool.errors import ConfigurationError, described
 from txpool.findings.finding import Finding, failure, ok
-from txpool.resources.base import BranchRecord
-from txpool.resources.manager import BegunBy, PhaseTwo, ResourceManager
+from txpool.resources.manager import BegunBy, ResourceManager
 from txpool.resources.resource import Resource, Work
-from txpool.resources.resource_branch import PreparedWork, ResourceBranch, ResourceRecovery, begin_work, location_of
+from txpool.resources.resource_branch import ResourceBranch, ResourceRecovery, begin_work, location_of
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.datasource.source import Source
-    from txpool.resources.deadlines import Deadlines
 
 _made: WeakKeyDictionary[Source, Resource] = WeakKeyDictionary()
 _PASSWORD = re.compile(r"//[^/?#]*:[^/?#]*@")
@@ -86,9 +84,6 @@ class OwnResources(ResourceManager):
         except NotImplementedError:
             return None
 
-    def adopting(self, source: Source, deadlines: Deadlines) -> PhaseTwo:
-        return _PhaseTwo(self.resource_of(source))
-
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> ResourceRecovery:
         return ResourceRecovery(self.resource(settings))
 
@@ -101,13 +96,3 @@ class OwnResources(ResourceManager):
             yield failure("connection", f"{settings.name} does not answer: {described(error)}")
             return
         yield ok("connection", f"{settings.name} answers, and is {identity}; {count} branches are prepared there")
-
-
-class _PhaseTwo:
-    """Ends the branches that a transaction adopts."""
-
-    def __init__(self, resource: Resource) -> None:
-        self._resource = resource
-
-    def branch(self, record: BranchRecord) -> PreparedWork:
-        return PreparedWork(self._resource, record)

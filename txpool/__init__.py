@@ -12,6 +12,7 @@ from txpool import waits as _waits  # noqa: F401 - looks into statements that wa
 from txpool.config.settings import CoordinatorSettings as _CoordinatorSettings
 from txpool.datasource import DataSource, connect, register
 from txpool.datasource import open_file as _open_file
+from txpool.datasource.registry import add as _add
 from txpool.dbapi.types import (
     BINARY,
     DATETIME,
@@ -84,7 +85,7 @@ def configure(source: Any = None, /, **options: Any) -> None:
     """
     settings = _CoordinatorSettings.load(source, **options)
     for datasource in [_open_file(path) for path in settings.datasources]:
-        register(datasource)
+        _add(datasource)
     _manager.put_in_force(settings)
 
 

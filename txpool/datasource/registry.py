@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from txpool.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from txpool.datasource.datasource import DataSource
     from txpool.datasource.source import Source
-
-S = TypeVar("S", bound="Source")
 
 registered: dict[str, Source] = {}
 #: By the absolute path of the datasource's file, by its connection string, or by its serialized settings.
@@ -27,12 +26,17 @@ when_used: list[Callable[[], object]] = []
 _opened: dict[int, ref[Source]] = {}
 
 
-def register(datasource: S) -> S:
+def register(datasource: DataSource) -> DataSource:
     """Let connect() find a datasource by its name; returns it. ConfigurationError where another has that name."""
+    add(datasource)
+    return datasource
+
+
+def add(datasource: Source) -> None:
+    """As `register`, of any kind."""
     other = registered.setdefault(datasource.name, datasource)
     if other is not datasource:
         raise ConfigurationError(f"another datasource is registered as {datasource.name}: {other!r}. Close it first.")
-    return datasource
 
 
 def shared(key: str, make: Callable[[], Source]) -> Source:

@@ -62,6 +62,7 @@ class Subject:
                 transaction_read_only=False,
             )
         )
+        self.datasource.names_early = False  # the kit names its branches itself, as early as that
         #: It, if it is a database.
         self.database = self.datasource if isinstance(self.datasource, DataSource) else None
         self.name, self.mode = self.datasource.name, self.datasource.mode
@@ -71,7 +72,6 @@ class Subject:
         self._table: TableWork | None = None
         self._workload: Workload | None = None
         if self.database is not None:
-            self.database.names_early = False  # the kit names its branches itself, as early as that
             self._workload = self._table = TableWork(self.database, f"txpool_conformance_{self._run}")
         self._has_marks = False
 

@@ -75,8 +75,6 @@ class DataSource(PoolAdministration, Source):
         self._database = manager
         #: Whether a connection's commit() and rollback() end its own work within a transaction.
         self.joins_commits = settings.managed_commit == "join"
-        #: Whether its branches have names before their first statement.
-        self.names_early = self.role is PREPARED and manager.names_early
         self.driver_adapter = make_driver(settings)
         add_driver(self.driver_adapter.module)
         sql = manager.sql

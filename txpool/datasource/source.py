@@ -41,6 +41,8 @@ class Source:
         self.role = Role(settings.mode)
         self.driver = settings.driver  #: The driver's name, as in the file.
         self.resource_manager = find_resource_manager(settings.driver)
+        #: Whether its branches have names before their first work.
+        self.names_early = self.role is Role.PREPARED and self.resource_manager.names_early
         #: The url, without a password.
         self.url = settings.url
         #: By gtrid: phase two of the prepared branches that a transaction has adopted.

@@ -61,6 +61,8 @@ class Part:
             if self.pooled is not None:
                 return
             work, self.branch = self.datasource.begin(transaction, timeout)
+            if self.datasource.names_early:
+                self.branch.name(transaction.early_name(self.datasource.name))
             work.owner = ref(transaction)
             self.pooled = work
             if transaction.status is not ACTIVE and transaction.status not in UNDER_WAY:

@@ -51,6 +51,7 @@ class OwnSource:
 
     role = PREPARED
     mode = "xa"
+    names_early = False
     enlistment_class = Part
 
     def __init__(self, resource: Resource) -> None:

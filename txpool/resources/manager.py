@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txpool.errors import NotSupportedError
 from txpool.resources.blocking import OneByOne
@@ -58,27 +58,27 @@ class ResourceManager(ABC):
     """
 
     #: The value of `driver` in a datasource's file, and the name of the entry point.
-    driver: ClassVar[str]
+    driver: str
     #: Its name for people, in errors and in findings.
-    database: ClassVar[str]
+    database: str
     #: The beginnings of its urls, no other resource manager's.
-    schemes: ClassVar[tuple[str, ...]]
+    schemes: tuple[str, ...]
     #: A whole url, for errors.
-    url_example: ClassVar[str]
+    url_example: str
     #: The values of `mode` that it offers, out of txpool.config.keys.MODES.
-    modes: ClassVar[tuple[str, ...]] = ("xa",)
+    modes: tuple[str, ...] = ("xa",)
     #: True if the url names a file: its path is made absolute. False if it names a server: then it may contain a
     #: password, which is taken out of `settings.url` and is in `settings.password`.
-    url_is_path: ClassVar[bool] = False
+    url_is_path: bool = False
     #: Whether its branches can write rows as evidence: `txpool.resources.branch_rows`.
-    writes_rows: ClassVar[bool] = False
+    writes_rows: bool = False
     #: Whether its branches are named before their first work, as XA does it, and not at PREPARE. Then `name` is
     #: called when the branch is made, and again with the name that PREPARE would give it: the first one stays.
-    names_early: ClassVar[bool] = False
+    names_early: bool = False
     #: What follows "datasource NAME has no connections: " if somebody wants one, if it is no `Database`.
-    instead_of_connecting: ClassVar[str] = "it is no database"
+    instead_of_connecting: str = "it is no database"
     #: The argument of `pip install` that installs what it needs: `txpool[mariadb]`, or a package.
-    requirement: ClassVar[str] = ""
+    requirement: str = ""
 
     #: Connection strings that are no urls.
     dsn: DsnPart | None = None
@@ -90,7 +90,7 @@ class ResourceManager(ABC):
     sqlalchemy: SQLAlchemyPart | None = None
     #: `module:Class` of the LockHolders, which is made of a datasource's settings and driver; None if its server
     #: does not show which statement waits for which branch.
-    lock_holders: ClassVar[str | None] = None
+    lock_holders: str | None = None
 
     @property
     def records(self) -> RecordsTable | None:

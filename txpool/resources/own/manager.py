@@ -42,11 +42,11 @@ class OwnResources(ResourceManager):
     )
 
     def __init__(self, driver: str, resource_class: type[Resource]) -> None:
-        self.driver = driver  # type: ignore[misc]
-        self.database = f"{resource_class.__qualname__} resources"  # type: ignore[misc]
-        self.schemes = resource_class.schemes  # type: ignore[misc]
-        self.url_example = resource_class.url_example  # type: ignore[misc]
-        self.url_is_path = resource_class.url_is_path  # type: ignore[misc]
+        self.driver = driver
+        self.database = f"{resource_class.__qualname__} resources"
+        self.schemes = resource_class.schemes
+        self.url_example = resource_class.url_example
+        self.url_is_path = resource_class.url_is_path
         self._class = resource_class
 
     def check(self, settings: DataSourceSettings) -> None:
@@ -73,7 +73,7 @@ class OwnResources(ResourceManager):
     def resource_of(self, source: Source) -> Resource:
         """The resource of a datasource: the same object each time."""
         found = _made.get(source)
-        return found or _made.setdefault(source, self.resource(source.settings))
+        return _made.setdefault(source, self.resource(source.settings)) if found is None else found
 
     def begin(self, source: Source, transaction: BegunBy, timeout: float | None) -> tuple[Work, ResourceBranch]:
         return begin_work(self.resource_of(source), transaction.gtrid)

@@ -270,7 +270,7 @@ def _options(options: dict[str, str]) -> str:
 
 def _members(owner: type, names: Iterable[str]) -> str:
     """Attributes, by the comments beside them or above, and methods and properties, by their docstrings."""
-    source = inspect.getsource(owner)
+    source = "".join(inspect.getsource(each) for each in owner.__mro__ if each.__module__.startswith("txpool"))
     rows = []
     for name in names:
         member = getattr(owner, name, None)

@@ -11,6 +11,8 @@ from txpool import control as _control  # noqa: F401 - listens where the configu
 from txpool import waits as _waits  # noqa: F401 - looks into statements that wait
 from txpool.config.settings import CoordinatorSettings as _CoordinatorSettings
 from txpool.datasource import DataSource, connect, register
+from txpool.datasource import open_file as _open_file
+from txpool.datasource.registry import add as _add
 from txpool.dbapi.types import (
     BINARY,
     DATETIME,
@@ -82,8 +84,8 @@ def configure(source: Any = None, /, **options: Any) -> None:
     Call it when the program starts: transactions that are open keep their log.
     """
     settings = _CoordinatorSettings.load(source, **options)
-    for datasource in [DataSource.from_properties(path) for path in settings.datasources]:
-        register(datasource)
+    for datasource in [_open_file(path) for path in settings.datasources]:
+        _add(datasource)
     _manager.put_in_force(settings)
 
 

@@ -43,16 +43,17 @@ def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine
             f"datasource {found.name}: create_engine() does not take {name}, since the connections and their pool are "
             f"the datasource's: {instead}"
         )
-    url = found.resource_manager.sqlalchemy_url
-    if not url:
+    part = found.resource_manager.sqlalchemy
+    if part is None:
         raise NotSupportedError(f"datasource {found.name}: SQLAlchemy cannot use connections of driver {found.driver}")
-    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, **options)
+    engine = sqlalchemy.create_engine(part.url, poolclass=sqlalchemy.NullPool, **options)
 
     @sqlalchemy.event.listens_for(engine, "do_connect")
     def connect(_dialect: Any, _record: Any, _args: Any, arguments: dict[str, Any]) -> Any:
         connection = found.connect()
         try:
-            found.resource_manager.connected_by_sqlalchemy(connection, arguments)
+            if part.connected is not None:
+                part.connected(connection, arguments)
         except BaseException:
             connection.close()
             raise

@@ -7,10 +7,8 @@ writes the protocols themselves, from `OpenBranch` to `BranchRecovery`; a DB-API
 from __future__ import annotations
 
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
-from txpool.datasource import DataSource
-from txpool.datasource import find as find_datasource
+from txpool.datasource import Source, find_source
 from txpool.errors import ConfigurationError
 from txpool.resources.base import (
     Branch,
@@ -25,6 +23,8 @@ from txpool.resources.base import (
     RemembersEnd,
     Role,
 )
+from txpool.resources.blocking import BlockingBranch
+from txpool.resources.database import Database
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.dialect import Dialect
 from txpool.resources.driver import Driver
@@ -33,37 +33,37 @@ from txpool.resources.local import LocalTransaction
 from txpool.resources.manager import PhaseTwo, ResourceManager
 from txpool.resources.marks import Marks
 from txpool.resources.own.manager import OwnResources
+from txpool.resources.parts import DsnPart, LogPart, SparkPart, SQLAlchemyPart
 from txpool.resources.recovery_access import BranchRecovery, PreparedBranch, SharedPhaseTwo
 from txpool.resources.resource import Resource, Work
 from txpool.xid import Xid, parse
 
-_made: WeakKeyDictionary[DataSource, Resource] = WeakKeyDictionary()
 
-
-def find(target: str | Path | DataSource) -> Resource:
+def find(target: str | Path | Source) -> Resource:
     """The resource that a file describes, or a registered datasource: the same object each time. ConfigurationError."""
-    datasource = find_datasource(target)
+    datasource = find_source(target)
     manager = datasource.resource_manager
     if not isinstance(manager, OwnResources):
         raise ConfigurationError(
             f"datasource {datasource.name} is in {manager.database}, whose connections join transactions by "
             "themselves: txpool.connect() gives one"
         )
-    resource = _made.get(datasource)
-    if resource is None:
-        resource = _made.setdefault(datasource, manager.resource(datasource.settings))
-    return resource
+    return manager.resource_of(datasource)
 
 
 __all__ = [
+    "BlockingBranch",
     "Branch",
     "BranchOutcome",
     "BranchRecord",
     "BranchRecovery",
+    "Database",
     "Deadlines",
     "Dialect",
     "Driver",
+    "DsnPart",
     "LocalTransaction",
+    "LogPart",
     "Marks",
     "OpenBranch",
     "Participant",
@@ -77,7 +77,9 @@ __all__ = [
     "Resource",
     "ResourceManager",
     "Role",
+    "SQLAlchemyPart",
     "SharedPhaseTwo",
+    "SparkPart",
     "Work",
     "Xid",
     "create_file",

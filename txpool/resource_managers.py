@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -27,6 +27,8 @@ GROUP = "txpool.resource_managers"
 _CODE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 #: Makes a resource manager of what a file names. It is above this module, and imported when it is needed.
 _MANAGER_OF = "txpool.resources.own.manager:manager_of"
+#: Brings one up to date that was written for an earlier version; above this module, too.
+_FORMER = "txpool.resources.former:brought_up_to_date"
 #: What was imported, or why it cannot be.
 _loaded: dict[str, ResourceManager | str] = {}
 #: Those whose driver somebody has given, and not a url alone.
@@ -118,7 +120,12 @@ def _import(driver: str) -> ResourceManager | str:
     schemes = getattr(manager, "schemes", None)
     if not (isinstance(schemes, tuple) and schemes and all(isinstance(each, str) and each for each in schemes)):
         return f"driver {driver!r}: {found[0].value} is no resource manager: it has no url schemes"
-    return manager
+    return manager if ours else _brought_up_to_date(manager)
+
+
+def _brought_up_to_date(manager: ResourceManager) -> ResourceManager:
+    bring: Callable[[ResourceManager], ResourceManager] = EntryPoint("former", _FORMER, GROUP).load()
+    return bring(manager)
 
 
 def _import_code(driver: str) -> ResourceManager:
@@ -130,7 +137,7 @@ def _import_code(driver: str) -> ResourceManager:
         raise ConfigurationError(f"driver {driver!r} cannot be imported: {described(error)}") from error
     if isinstance(manager, str):
         raise ConfigurationError(manager)
-    return manager
+    return _brought_up_to_date(manager)
 
 
 def _entries_of(driver: str) -> list[EntryPoint]:

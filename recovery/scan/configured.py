@@ -8,7 +8,7 @@ from pathlib import Path
 from recovery.scan.datasources import RecoverableDatasource
 from recovery.scan.names import by_name
 from txpool.config.settings import DataSourceSettings
-from txpool.datasource import DataSource
+from txpool.datasource import Source, open_settings
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.locks import Lock
 
@@ -22,7 +22,7 @@ class ConfiguredDatasources:
 
     def __init__(self, given: Iterable[RecoverableDatasource], paths: Iterable[str | Path]) -> None:
         self._lock = Lock()
-        self._opened: list[DataSource] = []
+        self._opened: list[Source] = []
         #: Replaced as a whole.
         self.all: tuple[RecoverableDatasource, ...] = ()
         #: The names of those that were removed, and not added again.
@@ -70,7 +70,7 @@ class ConfiguredDatasources:
     def _recoverable(self, described: RecoverableDatasource | DataSourceSettings) -> RecoverableDatasource:
         if not isinstance(described, DataSourceSettings):
             return described
-        datasource = DataSource.from_settings(described)
+        datasource = open_settings(described)
         self._opened.append(datasource)
         return datasource
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from recovery.scan.asking import (
     AskedInTurn,
@@ -48,21 +48,11 @@ class RecoverableDatasource(Protocol):
     def xids_table(self, *, nodes: Collection[str], lock_timeout: float) -> XidsTable:
         """The table of marks, limited to these nodes' marks. It waits for a lock at most `lock_timeout` seconds."""
 
-
-@runtime_checkable
-class StagingDatasource(Protocol):
-    """A datasource in which Spark's tasks may have staged rows."""
-
     def staging(self, *, lock_timeout: float) -> StagingArea | None:
-        """Its staging tables; None if its kind of database has none. A drop waits at most `lock_timeout` seconds."""
-
-
-@runtime_checkable
-class RowsDatasource(Protocol):
-    """A datasource whose branches may write rows."""
+        """What Spark's tasks have staged; None if its kind has nothing. A drop waits at most `lock_timeout` seconds."""
 
     def branch_rows(self, *, nodes: Collection[str], lock_timeout: float) -> BranchRowsTable | None:
-        """The table of their rows; None if they write none."""
+        """The table of its branches' rows; None if they write none."""
 
 
 class OtherDatasources(Protocol):
@@ -167,16 +157,13 @@ class RecoveryDatasources:
     def _add(self, datasource: RecoverableDatasource, name: str) -> None:
         if datasource.role is Role.PREPARED:
             self.managers[name] = datasource.branch_recovery()
-            if isinstance(datasource, RowsDatasource):
-                table = datasource.branch_rows(nodes=self.nodes, lock_timeout=self._lock_timeout)
-                if table is not None:
-                    self.row_tables[name] = AskedRows(self.asking, name, table)
+            table = datasource.branch_rows(nodes=self.nodes, lock_timeout=self._lock_timeout)
+            if table is not None:
+                self.row_tables[name] = AskedRows(self.asking, name, table)
         elif datasource.role is Role.MARKED:
             self._marked[name] = datasource
             self._add_table(name, datasource)
-        staging = (
-            datasource.staging(lock_timeout=self._lock_timeout) if isinstance(datasource, StagingDatasource) else None
-        )
+        staging = datasource.staging(lock_timeout=self._lock_timeout)
         if staging is not None:
             self.stagings[name] = AskedStaging(self.asking, name, staging)
 

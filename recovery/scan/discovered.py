@@ -15,7 +15,7 @@ from recovery.scan.noted import open_noted
 from txpool.config.logins import AllowedLogin
 from txpool.config.ownership import why_not_trusted
 from txpool.config.settings import DataSourceSettings
-from txpool.datasource import DataSource, opened
+from txpool.datasource import Source, open_settings, opened
 from txpool.errors import ConfigurationError
 from txpool.locks import Lock
 from txpool.log.locations import LocationNote
@@ -35,7 +35,7 @@ class DiscoveredDatasources:
         self._allowed = allowed
         self._was_removed = was_removed
         #: By path: the inode, time and size of a file when it was read, and the datasource that it described.
-        self._files: dict[str, tuple[tuple[int, int, int], DataSource]] = {}
+        self._files: dict[str, tuple[tuple[int, int, int], Source]] = {}
         self._lock = Lock()
 
     def find(self, note: LocationNote) -> tuple[RecoverableDatasource, str]:
@@ -82,7 +82,7 @@ class DiscoveredDatasources:
         for _, datasource in files.values():
             datasource.close()
 
-    def _open(self, path: str) -> DataSource:
+    def _open(self, path: str) -> Source:
         why = why_not_trusted(path)
         if why is not None:
             raise ConfigurationError(f"recovery does not open its file by itself: {why}")
@@ -92,7 +92,7 @@ class DiscoveredDatasources:
             known = self._files.get(path)
             if known is not None and known[0] == version:
                 return known[1]
-            datasource = DataSource.from_settings(DataSourceSettings.load(path, pool_min_size=0))
+            datasource = open_settings(DataSourceSettings.load(path, pool_min_size=0))
             self._files[path] = version, datasource
         if known is not None:
             known[1].close()
@@ -104,13 +104,13 @@ def _is_called(name: str, datasource: str) -> bool:
     return name in (datasource, tag_of(datasource))
 
 
-def _may_lead_to(datasource: DataSource, note: LocationNote) -> bool:
+def _may_lead_to(datasource: Source, note: LocationNote) -> bool:
     return datasource.name == note.location.datasource or (
         bool(note.location.path) and datasource.settings.file == note.location.path
     )
 
 
-def _why_not_there(datasource: DataSource, note: LocationNote) -> str:
+def _why_not_there(datasource: Source, note: LocationNote) -> str:
     """Why a datasource cannot be shown to lead to the noted database; empty if it does. Asks the database."""
     if not note.location.identity:
         return "cannot be shown to lead there: the role that prepared was not told the server's identity"

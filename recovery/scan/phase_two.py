@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from recovery.scan.asking import Asking
 from recovery.scan.workers import NoAnswer
 from txpool.config.secrets import describe_error
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord, forget_ends, remembers_end
-from txpool.resources.recovery_access import BranchRecovery, SharedPhaseTwo
+from txpool.resources.recovery_access import BranchRecovery, SharedPhaseTwo, optional
 
 T = TypeVar("T")
 #: Starts a call in a datasource's worker; returns what waits for it.
@@ -34,13 +34,6 @@ def wait_for(started: Iterable[Callable[[], T]]) -> list[T]:
     return results
 
 
-@runtime_checkable
-class SharesConnection(Protocol):
-    """A resource manager whose branches share a connection."""
-
-    def phase_two(self) -> SharedPhaseTwo: ...
-
-
 class BranchEnds:
     """Ends the branches of one pass, by datasource, each within its time. Used by one thread."""
 
@@ -56,7 +49,8 @@ class BranchEnds:
         found = self._phase_twos.get(datasource)
         if found is None:
             manager = self._managers[datasource]
-            found = manager.phase_two() if isinstance(manager, SharesConnection) else _OneByOne(manager)
+            share = optional(manager, "phase_two")
+            found = _OneByOne(manager) if share is None else share()
             self._phase_twos[datasource] = found
         return AskedBranch(found.branch(record), partial(self._asking.start, datasource), self._sending)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 from recovery.scan import saved
 from recovery.scan.datasources import ListedBranch, RecoveryDatasources
@@ -15,22 +14,16 @@ from recovery.scan.snapshot import OTHER_DATABASE, Snapshot
 from txpool import failpoints, tracing
 from txpool.log.base import DecisionLog, Heuristic, SideRecord
 from txpool.resources.base import BranchOutcome, BranchRecord, forget_ends, remembers_end
-from txpool.resources.recovery_access import BranchRecovery
+from txpool.resources.recovery_access import BranchRecovery, optional
 from txpool.tm.commit.annotations import NOTE, TRACEPARENT
 from txpool.tm.commit.gone import judged_absent, judged_without_row
 
 _ASKED_AGAIN = "or refused it; recovery asks again"
 
 
-@runtime_checkable
-class ExplainsFailure(Protocol):
-    """A resource manager that can explain why it did not answer a branch's commit or rollback."""
-
-    def why_not(self, record: BranchRecord) -> str: ...
-
-
 def _explanation(manager: BranchRecovery, record: BranchRecord) -> str:
-    return manager.why_not(record) if isinstance(manager, ExplainsFailure) else ""
+    explain = optional(manager, "why_not")
+    return "" if explain is None else str(explain(record))
 
 
 class RecoveryPass:

@@ -96,6 +96,12 @@ class ModelDatabase:
     def branch_recovery(self) -> BranchRecovery:
         return self
 
+    def staging(self, *, lock_timeout: float) -> None:
+        return None
+
+    def branch_rows(self, *, nodes: Collection[str], lock_timeout: float) -> None:
+        return None
+
     def xids_table(self, *, nodes: Collection[str], lock_timeout: float) -> XidsTable:
         raise AssertionError("not a marked datasource")
 
@@ -170,6 +176,12 @@ class ModelLedger:
 
     def branch_recovery(self) -> BranchRecovery:
         raise AssertionError("it prepares nothing")
+
+    def staging(self, *, lock_timeout: float) -> None:
+        return None
+
+    def branch_rows(self, *, nodes: Collection[str], lock_timeout: float) -> None:
+        return None
 
     def xids_table(self, *, nodes: Collection[str], lock_timeout: float) -> XidsTable:
         return self

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Final
 
 from txpool.config.settings import CoordinatorSettings, DataSourceSettings
-from txpool.datasource import DataSource
+from txpool.datasource import open_settings
 from txpool.errors import Error
 from txpool.findings.finding import Finding, warning
 from txpool.log import open_log
@@ -54,7 +54,7 @@ def _held(path: Path, node: str, step: float) -> Iterable[tuple[str, str]]:
     """The datasource's name with each of the node's incarnations that has prepared branches or marks there."""
     try:
         settings = DataSourceSettings.load(path, pool_min_size=0)
-        with step_until(monotonic() + step), DataSource.from_settings(settings) as datasource:
+        with step_until(monotonic() + step), open_settings(settings) as datasource:
             gtrids: list[str] = []
             if datasource.role is Role.PREPARED:
                 prepared = datasource.branch_recovery().recover()

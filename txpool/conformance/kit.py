@@ -8,7 +8,7 @@ from functools import partial
 
 from txpool.config.secrets import redact
 from txpool.config.settings import DataSourceSettings
-from txpool.conformance import local, marked, prepared
+from txpool.conformance import local, marked, prepared, protocol
 from txpool.conformance.case import Case, CaseResult, NotGiven, NotRun, Verdict, Violation
 from txpool.conformance.server import KillableServer
 from txpool.conformance.subject import Subject, Unreachable
@@ -44,6 +44,10 @@ CASES = (
     Case("swallowed-failure", "a failed statement swallowed, then commit", _in_every_mode(local.swallowed_failure)),
     Case("own-commit", "the user's own COMMIT inside", _in_every_mode(local.own_commit)),
     Case("limits-of-names", "limits of names", {"xa": prepared.limits_of_names, "cmr": marked.limits_of_names}),
+    Case("undone", "work undone before PREPARE", {"xa": protocol.undone}),
+    Case("named-again", "a name that is given twice", {"xa": protocol.named_again}),
+    Case("gone", "a branch that is gone, or elsewhere", {"xa": protocol.gone}),
+    Case("forgotten", "an end that is forgotten", {"xa": protocol.forgotten}),
     Case("listing", "the listing", {"xa": prepared.listing, "cmr": marked.listing}),
     Case("fence", "the fence of a marked table", {"cmr": marked.fence}),
     Case("hanging-owner", "an owner that hangs", {"xa": prepared.hanging_owner, "cmr": marked.hanging_owner}),

@@ -16,14 +16,12 @@ from txpool.conformance.case import Errands, NotGiven, NotRun, require
 from txpool.conformance.client import Client
 from txpool.conformance.server import KillableServer
 from txpool.conformance.workload import TableWork, Workload
-from txpool.datasource import DataSource
+from txpool.datasource import DataSource, open_settings
 from txpool.errors import described
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
-from txpool.resources.own.manager import OwnResources
-from txpool.resources.recovery_access import BranchRecovery, MarkedRow, XidsTable
-from txpool.resources.resource import Resource
+from txpool.resources.parts import NO_SPARK
+from txpool.resources.recovery_access import BranchRecovery, MarkedRow, XidsTable, optional
 from txpool.resources.xids import Xids
-from txpool.tm.own import part_of
 from txpool.tm.transaction import Transaction
 from txpool.xid import PREFIX, Xid, make_gtrid, make_xid, new_incarnation
 
@@ -56,7 +54,7 @@ class Subject:
         self.errands = Errands()
         self.patience = patience
         schema, dot, _ = settings.cmr_table.rpartition(".")
-        self.datasource = DataSource.from_settings(
+        self.datasource = open_settings(
             replace(
                 settings,
                 cmr_table=f"{schema}{dot}txpool_conformance_xids_{self._run}",
@@ -67,22 +65,24 @@ class Subject:
             )
         )
         self.datasource.names_early = False  # the kit names its branches itself, as early as that
+        #: It, if it is a database.
+        self.database = self.datasource if isinstance(self.datasource, DataSource) else None
         self.name, self.mode = self.datasource.name, self.datasource.mode
         self._clients: list[Client] = []
         #: What may be prepared, and must not be left behind.
         self._prepared: list[BranchRecord] = []
-        manager = self.datasource.resource_manager
-        #: The resource of a user's own that the file names; None for a database.
-        self.resource = manager.resource(settings) if isinstance(manager, OwnResources) else None
-        self._table = TableWork(self.datasource, f"txpool_conformance_{self._run}")
-        self.workload: Workload = self._table
+        self._table: TableWork | None = None
+        self._workload: Workload | None = None
+        if self.database is not None:
+            self._workload = self._table = TableWork(self.database, f"txpool_conformance_{self._run}")
         self._has_marks = False
 
     def open(self) -> None:
         """Create what the cases need. `NotRun` if that would harm others; the database's error if it fails."""
         self._require_answer()
-        if self.resource is not None:
-            self.workload = _workload_of(self.resource)
+        if self.database is None or self._table is None:
+            self._workload = self.datasource.resource_manager.workload(self.datasource)
+            _ = self.workload  # raises if it has none
             return
         if self.mode == "xa":
             self._require_slots()
@@ -90,7 +90,7 @@ class Subject:
             self._table.create()
             if self.mode == "cmr":
                 self._has_marks = True
-                Xids(self.name, self.datasource.driver_adapter, self.datasource.settings.cmr_table).create()
+                Xids(self.name, self.database.driver_adapter, self.database.settings.cmr_table).create()
         except Exception as error:
             raise NotRun(
                 f"the kit needs a table of its own, and could not create it: {described(error)}. Give the user the "
@@ -98,9 +98,19 @@ class Subject:
                 "--conformance, says what else is wrong there. Nothing else was done"
             ) from error
 
+    @property
+    def workload(self) -> Workload:
+        """What the cases write and read. `NotRun` if nobody has said that."""
+        if self._workload is None:
+            raise NotRun(
+                f"{self.datasource.driver} has no workload(), so that the kit does not know what to write there and "
+                "where to look for it"
+            )
+        return self._workload
+
     def _require_answer(self) -> None:
         settings = self.datasource.settings
-        if self.resource is not None:
+        if self.database is None:
             try:
                 self.recovery().identity()
             except Exception as error:
@@ -109,7 +119,7 @@ class Subject:
         if self.datasource.resource_manager.url_is_path and not Path(settings.url.partition(":///")[2]).exists():
             raise Unreachable(f"{settings.url} does not exist, and the kit creates no database")
         try:
-            self.datasource.driver_adapter.close(self.datasource.open_session())
+            self.database.driver_adapter.close(self.database.open_session())
         except Exception as error:
             raise Unreachable(f"{settings.url} could not be connected to: {described(error)}") from error
 
@@ -127,7 +137,7 @@ class Subject:
         )
 
     def _require_slots(self) -> None:
-        slots = getattr(self.recovery(), "slots", None)
+        slots = optional(self.recovery(), "slots")
         if slots is None:
             return
         found = slots()
@@ -160,9 +170,9 @@ class Subject:
 
     def begin(self, transaction: Transaction) -> Any:
         """Enlist the datasource in the transaction, which is ambient; returns what it works with."""
-        if self.resource is not None:
-            return part_of(transaction, self.resource).work
-        return self.datasource.connect()
+        if self.database is None:
+            return transaction.enlist_datasource(self.datasource).pooled
+        return self.database.connect()
 
     def client(self, xid: Xid | None = None) -> Client:
         """A new client's transaction."""
@@ -203,10 +213,10 @@ class Subject:
         ways: dict[str, Callable[[BranchRecord, bool], BranchOutcome]] = {
             "recovery": lambda record, commit: recovery.commit(record) if commit else recovery.rollback(record)
         }
-        shared = getattr(recovery, "phase_two", None)
+        shared = optional(recovery, "phase_two")
         if shared is not None:
             ways["a pass of recovery"] = lambda record, commit: _ended(shared().branch(record), commit)
-        if self.datasource.resource_manager.spark_tasks:
+        if (self.datasource.resource_manager.spark or NO_SPARK).tasks:
             ways["the transaction that adopts it"] = lambda record, commit: _ended(
                 self.datasource.prepared_branch(record), commit
             )
@@ -265,10 +275,11 @@ class Subject:
         self.end_clients()
         if self._prepared:
             left += _without_error("prepared branches may be left", self._end_branches)
-        if self._has_marks:
+        if self._has_marks and self.database is not None:
             name = self.datasource.settings.cmr_table
-            left += _without_error(f"table {name} is left", TableWork(self.datasource, name).drop)
-        left += _without_error("the kit's work is left", self.workload.close)
+            left += _without_error(f"table {name} is left", TableWork(self.database, name).drop)
+        if self._workload is not None:
+            left += _without_error("the kit's work is left", self._workload.close)
         left += _without_error("the pool was not closed", self.datasource.close)
         return left
 
@@ -298,17 +309,6 @@ class Subject:
                 break
             sleep(_POLL)
         require(not left, f"may be prepared still: {', '.join(sorted(xid.joined for xid in left))}")
-
-
-def _workload_of(resource: Resource) -> Workload:
-    try:
-        found: Workload = resource.workload()
-    except NotImplementedError:
-        raise NotRun(
-            f"{type(resource).__name__} has no workload(), so that the kit does not know what to write there and where "
-            "to look for it"
-        ) from None
-    return found
 
 
 def _ended(branch: Branch, commit: bool) -> BranchOutcome:

@@ -15,7 +15,7 @@ from txpool.errors import Error
 
 def perform(request: Request) -> Mapping[str, Any]:
     """Do it, and return the answer: the numbers of each pool that it was about, or the error of a pool."""
-    found = [each for each in opened() if request.pool in (None, each.name)]
+    found = [each for each in opened() if isinstance(each, DataSource) and request.pool in (None, each.name)]
     failures = []
     for datasource in found:
         try:

@@ -1,4 +1,4 @@
-"""DataSource: a named, configured database with its pool and its branches."""
+"""DataSource: a named, configured database with its pool and its branches; and how each source is opened."""
 
 from __future__ import annotations
 
@@ -8,35 +8,34 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any, cast
 
-from txpool.characteristics import UNSPECIFIED
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.config.settings.credentials import CredentialsFunction
 from txpool.datasource import registry
 from txpool.datasource.administration import PoolAdministration
+from txpool.datasource.source import Source
 from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.enlistment import Enlistment
 from txpool.dbapi.types import add_driver
-from txpool.errors import ConfigurationError, ProgrammingError, translated
+from txpool.errors import ConfigurationError, NotSupportedError, ProgrammingError
 from txpool.jobs import spark
-from txpool.jobs.properties import publish
 from txpool.pool import Pool, PoolListener
 from txpool.pool.pooled import Pooled
 from txpool.process.finishing import LIMIT, finish
 from txpool.resource_managers import find_resource_manager
-from txpool.resources.base import PREPARED, Branch, BranchRecord, MarkedBranch, OpenBranch, PrepareLocation, Role
+from txpool.resources.base import PREPARED, MarkedBranch, OpenBranch, PrepareLocation, Role
 from txpool.resources.branch_rows import BranchRows
 from txpool.resources.cleanup import CleanupQueue
-from txpool.resources.deadlines import NO_DEADLINES, Deadlines
+from txpool.resources.database import Database
+from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver import BeginsWithStatement
 from txpool.resources.drivers import make_driver
 from txpool.resources.local import LocalBranch
-from txpool.resources.manager import PhaseTwo
+from txpool.resources.manager import ResourceManager
 from txpool.resources.marked import MarkedTransaction
-from txpool.resources.recovery_access import BranchRecovery, StagingArea, XidsTable
+from txpool.resources.recovery_access import XidsTable
 from txpool.resources.sessions import sessions_of
 from txpool.resources.xids import Xids
 from txpool.tm.ambient import ambient, live
@@ -46,18 +45,16 @@ if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
 
-class DataSource(PoolAdministration):
+class DataSource(PoolAdministration, Source):
     """A named database. Thread-safe; opens connections when they are needed, and keeps them in its pool.
 
     Options are the keys of a .properties file with underscores: `pool_max_size=5`, `managed_commit="join"`. An option
     that begins with `driver_` is passed to the driver's connect. `listeners` are told what happens in the pool.
     `credentials` is a function, or the name of one as in a file, which is called before each connection is opened: it
-    returns a password, or a user and a password. A datasource may be pickled: its settings are, with references
-    unresolved, and without listeners; one with a function cannot be. All copies that are unpickled in one process are
-    the same object.
+    returns a password, or a user and a password. A datasource is pickled without listeners; one with a function cannot
+    be pickled.
     """
 
-    #: The class of its part in a transaction, for the transaction manager.
     enlistment_class = Enlistment
 
     def __init__(
@@ -71,27 +68,24 @@ class DataSource(PoolAdministration):
         self._open(DataSourceSettings.load(name=name, credentials=credentials, **options), listeners)
 
     def _open(self, settings: DataSourceSettings, listeners: Iterable[PoolListener] = ()) -> None:
-        self.settings = settings
-        self.name = settings.name  #: By which transactions, recovery and messages know it.
-        #: The mode: xa, cmr, last-resource or local.
-        self.mode = settings.mode
-        #: The role of its branches, which follows from the mode.
-        self.role = Role(settings.mode)
+        Source.__init__(self, settings)
+        manager = self.resource_manager
+        if not isinstance(manager, Database):
+            raise _no_connections(settings.name, manager)
+        self._database = manager
         #: Whether a connection's commit() and rollback() end its own work within a transaction.
         self.joins_commits = settings.managed_commit == "join"
-        self.driver = settings.driver  #: The driver's name, as in the file.
-        self.resource_manager = find_resource_manager(settings.driver)
-        #: Whether its branches have names before their first statement.
-        self.names_early = self.role is PREPARED and self.resource_manager.names_early
-        #: The url, without a password.
-        self.url = settings.url
         self.driver_adapter = make_driver(settings)
         add_driver(self.driver_adapter.module)
-        sql = self.resource_manager.sql
+        sql = manager.sql
         #: By statement, the command in it that surely ends or begins a transaction; None if only a connection tells.
         self.ending = None if sql is None else sql.ending
+        #: As `Database.sql_of`.
+        self.sql_of = manager.sql_of
         #: The driver, where it can send BEGIN with a transaction's first statement.
-        self.begins_with = self.driver_adapter if isinstance(self.driver_adapter, BeginsWithStatement) else None
+        self.begins_with: BeginsWithStatement | None = None
+        if getattr(self.driver_adapter, "execute_first", None) is not None:
+            self.begins_with = cast("BeginsWithStatement", self.driver_adapter)
         self.pool: Pool[Any] = Pool(
             sessions_of(settings, self.driver_adapter),
             name=settings.name,
@@ -114,7 +108,7 @@ class DataSource(PoolAdministration):
         self.required = None
         if required != "off" or spark.is_loaded():
             self.required = Required(settings.name, required)
-        self._handle = self.resource_manager.handle
+        self._handle = manager.handle
         handle_modules.update(self._handle.handle_modules())
         #: The rows that may be deleted; None except in mode cmr.
         self._cleanup: CleanupQueue | None = None
@@ -123,15 +117,13 @@ class DataSource(PoolAdministration):
             self._cleanup = CleanupQueue(
                 self._xids, batch_size=settings.cmr_batch_size, immediate=settings.cmr_immediate_cleanup
             )
-        #: By gtrid: phase two of the prepared branches that a transaction has adopted.
-        self._phase_two: WeakValueDictionary[str, PhaseTwo] = WeakValueDictionary()
-        self._make_branch = self._branches()
+        #: Makes the branch of a transaction on a raw connection.
+        self.make_branch = self._branches(manager)
         registry.note_opened(self)
 
-    def _branches(self) -> Callable[[Any, Deadlines], OpenBranch | MarkedBranch]:
-        """What makes the branch of a transaction on a raw connection."""
+    def _branches(self, manager: Database) -> Callable[[Any, Deadlines], OpenBranch | MarkedBranch]:
         if self.role is PREPARED:
-            return partial(self.resource_manager.branch, self.name, self.driver_adapter, file=self.settings.file)
+            return partial(manager.branch, self.name, self.driver_adapter, file=self.settings.file)
         if self._cleanup is not None:
             return partial(
                 MarkedTransaction,
@@ -153,16 +145,12 @@ class DataSource(PoolAdministration):
     @classmethod
     def from_properties(cls, path: str | Path) -> DataSource:
         """The datasource that a file describes: the same object each time, until it is closed. ConfigurationError."""
-        return registry.shared(os.path.abspath(path), lambda: cls.from_settings(DataSourceSettings.load(path)))
+        return as_database(open_file(path))
 
     @classmethod
     def from_serialized(cls, settings: Mapping[str, Any]) -> DataSource:
         """The datasource of settings that another process has serialized: the same object each time."""
-        here = registry.registered.get(settings["name"])
-        if here is not None and here.settings.serialized() == settings:
-            return here
-        key = json.dumps(dict(settings), sort_keys=True)
-        return registry.shared(key, lambda: cls.from_settings(DataSourceSettings.from_serialized(settings)))
+        return as_database(open_serialized(settings))
 
     def connect(
         self, timeout: float | None = None, *, user: str | None = None, password: str | Secret | None = None
@@ -180,7 +168,7 @@ class DataSource(PoolAdministration):
         if transaction is None:
             if self.required is not None:
                 self.required.check_connecting()
-            pooled = self._take(timeout)
+            pooled = self.take(timeout)
             try:
                 pooled.plain = True
                 return self._handle(self, pooled, None)
@@ -222,7 +210,7 @@ class DataSource(PoolAdministration):
 
         Where deleting fails, or takes more than a few seconds, a warning is logged, and recovery deletes them.
         """
-        registry.unregister(self)
+        Source.close(self)
         try:
             queues = filter(None, (self._cleanup, getattr(self.driver_adapter, "rows_queue", None)))
             work = [queue.pending_work() for queue in queues]
@@ -231,40 +219,10 @@ class DataSource(PoolAdministration):
         finally:
             self.pool.close()
 
-    def __enter__(self) -> DataSource:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<DataSource {self.name}: {self.driver}, {self.mode}, {self.settings.url}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if spark.is_loaded():  # the pickle may be for a Spark job
-            publish(ambient())
-        return DataSource.from_serialized, (self.settings.serialized(),)
-
     # -- for transactions and recovery --------------------------------------------------------------------------
 
-    def begin_branch(
-        self, transaction: Transaction, timeout: float | None = None
-    ) -> tuple[Pooled[Any], OpenBranch | MarkedBranch]:
-        """Take a physical connection for the whole transaction, and make its branch."""
-        if spark.is_loaded():  # the transaction may have created a Spark session since
-            publish(ambient())
-        pooled = self._take(timeout)
-        try:
-            if transaction.characteristics is not UNSPECIFIED:
-                characteristics = transaction.characteristics.over(self.settings.characteristics)
-                with translated():
-                    self.resource_manager.begin_as(pooled.raw, characteristics)
-            return pooled, self._make_branch(pooled.raw, transaction.deadlines)
-        except BaseException:
-            self.pool.give_back(pooled)
-            raise
-
-    def _take(self, timeout: float | None) -> Pooled[Any]:
+    def take(self, timeout: float | None) -> Pooled[Any]:
+        """Take a physical connection. Errors: as `connect`."""
         try:
             return self.pool.take(timeout)
         except self.driver_adapter.module.Error as error:
@@ -275,36 +233,13 @@ class DataSource(PoolAdministration):
         # A driver's message names neither the datasource nor, in SQLite, the file.
         error.args = (f"datasource {self.name} ({self.url}{whose}): {error}", *error.args[1:])
 
-    def prepared_branch(self, record: BranchRecord, deadlines: Deadlines = NO_DEADLINES) -> Branch:
-        """A branch that another process has prepared in this database, for the transaction that adopts it."""
-        gtrid = record.xid.gtrid
-        phase_two = self._phase_two.get(gtrid)
-        if phase_two is None:
-            phase_two = self._phase_two[gtrid] = self.resource_manager.phase_two(self.driver_adapter, deadlines)
-        return phase_two.branch(record)
-
-    def branch_recovery(self, *, recovery: bool = True) -> BranchRecovery:
-        """Access to the prepared branches, of mode xa; connects as recovery.user, where there is one.
-
-        With `recovery` false it is for the transaction's own process, and connects as the datasource's user.
-        ConfigurationError in another mode.
-        """
-        if self.role is not Role.PREPARED:
-            raise ConfigurationError(f"datasource {self.name} (mode={self.mode}) prepares nothing: only mode=xa does")
-        return self.resource_manager.branch_recovery(self.settings, recovery=recovery)
-
     def xids_table(self, *, nodes: Collection[str] | None = None, lock_timeout: float = 5.0) -> XidsTable:
-        """Recovery's access to the table of marks, of mode cmr; the arguments are those of `Xids`.
-
-        ConfigurationError in another mode.
-        """
         if self.role is not Role.MARKED:
-            raise ConfigurationError(f"datasource {self.name} (mode={self.mode}) has no marks: only mode=cmr has")
+            return Source.xids_table(self)
         driver = make_driver(self.settings, recovery=True)
         return Xids(self.name, driver, self.settings.cmr_table, nodes=nodes, lock_timeout=lock_timeout)
 
     def branch_rows(self, *, nodes: Collection[str], lock_timeout: float = 5.0) -> BranchRows | None:
-        """Recovery's access to the rows of its branches; None unless xa.evidence = row."""
         if self.settings.xa_evidence != "row":
             return None
         driver = make_driver(self.settings, recovery=True)
@@ -312,7 +247,7 @@ class DataSource(PoolAdministration):
 
     def prepare_location(self, timeout: float | None = None) -> PrepareLocation:
         """The database in which it prepares, and its login role. Errors: as `connect`."""
-        pooled = self._take(timeout)
+        pooled = self.take(timeout)
         try:
             raw = pooled.raw
             found: PrepareLocation | None = getattr(raw, "location", None)
@@ -324,6 +259,36 @@ class DataSource(PoolAdministration):
         """A raw connection outside the pool, with what pool.initial-sql has set. Whoever opens it closes it."""
         return sessions_of(self.settings, self.driver_adapter).connect()
 
-    def staging(self, *, lock_timeout: float = 5.0) -> StagingArea | None:
-        """Recovery's access to the staging tables of Spark's writes; None where the database never has any."""
-        return self.resource_manager.staging(self.settings, lock_timeout=lock_timeout)
+
+def _no_connections(name: str, manager: ResourceManager) -> NotSupportedError:
+    return NotSupportedError(f"datasource {name} has no connections: {manager.instead_of_connecting}. Nothing was done")
+
+
+def as_database(source: Source) -> DataSource:
+    """The source, if it is a database. NotSupportedError if it is none."""
+    if not isinstance(source, DataSource):
+        raise _no_connections(source.name, source.resource_manager)
+    return source
+
+
+def open_settings(settings: DataSourceSettings) -> Source:
+    """A new source, which shares nothing with another of the same name: a `DataSource` if it is a database."""
+    if isinstance(find_resource_manager(settings.driver), Database):
+        return DataSource.from_settings(settings)
+    source = Source(settings)
+    registry.note_opened(source)
+    return source
+
+
+def open_file(path: str | Path) -> Source:
+    """The source that a file describes: the same object each time, until it is closed. ConfigurationError."""
+    return registry.shared(os.path.abspath(path), lambda: open_settings(DataSourceSettings.load(path)))
+
+
+def open_serialized(settings: Mapping[str, Any]) -> Source:
+    """The source of settings that another process has serialized: the same object each time."""
+    here = registry.registered.get(settings["name"])
+    if here is not None and here.settings.serialized() == settings:
+        return here
+    key = json.dumps(dict(settings), sort_keys=True)
+    return registry.shared(key, lambda: open_settings(DataSourceSettings.from_serialized(settings)))

@@ -8,8 +8,9 @@ from pathlib import Path
 from txpool.config.secrets import Secret, redact_url
 from txpool.config.settings.dsn import is_dsn, key_of, settings_of
 from txpool.config.sqlalchemy_url import sqlalchemy_advice
-from txpool.datasource.datasource import DataSource
+from txpool.datasource.datasource import DataSource, as_database, open_file
 from txpool.datasource.registry import by_key, registered, search_folders, shared
+from txpool.datasource.source import Source
 from txpool.dbapi.connection import PEP249Connection
 from txpool.errors import ConfigurationError
 
@@ -32,12 +33,17 @@ def connect(
     return find(target).connect(timeout, user=user, password=password)
 
 
-def find(target: str | Path | DataSource) -> DataSource:
+def find(target: str | Path | Source) -> DataSource:
     """The datasource of a registered name, a file or a connection string, also with `txpool:` before it.
 
-    Errors: ConfigurationError.
+    Errors: ConfigurationError; NotSupportedError if it is no database.
     """
-    if isinstance(target, DataSource):
+    return as_database(find_source(target))
+
+
+def find_source(target: str | Path | Source) -> Source:
+    """As `find`, of any kind."""
+    if isinstance(target, Source):
         return target
     name = str(target).removeprefix(_SCHEME)
     datasource = registered.get(name)
@@ -46,7 +52,7 @@ def find(target: str | Path | DataSource) -> DataSource:
     for folder in ("", *search_folders):
         path = os.path.join(folder, name)
         if os.path.abspath(path) in by_key or os.path.exists(path):
-            return DataSource.from_properties(path)
+            return open_file(path)
     if is_dsn(name):
         return shared(key_of(name), lambda: DataSource.from_settings(settings_of(name)))
     advice = sqlalchemy_advice(name)

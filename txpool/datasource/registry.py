@@ -14,37 +14,43 @@ from txpool.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from txpool.datasource.datasource import DataSource
+    from txpool.datasource.source import Source
 
-registered: dict[str, DataSource] = {}
+registered: dict[str, Source] = {}
 #: By the absolute path of the datasource's file, by its connection string, or by its serialized settings.
-by_key: dict[str, DataSource] = {}
+by_key: dict[str, Source] = {}
 #: Further folders for relative paths: in a Spark task, the driver's working directory.
 search_folders: list[str] = []
 #: Called, without arguments, whenever a pool has opened a connection; they never raise.
 when_used: list[Callable[[], object]] = []
-_opened: dict[int, ref[DataSource]] = {}
+_opened: dict[int, ref[Source]] = {}
 
 
 def register(datasource: DataSource) -> DataSource:
     """Let connect() find a datasource by its name; returns it. ConfigurationError where another has that name."""
-    other = registered.setdefault(datasource.name, datasource)
-    if other is not datasource:
-        raise ConfigurationError(f"another datasource is registered as {datasource.name}: {other!r}. Close it first.")
+    add(datasource)
     return datasource
 
 
-def shared(key: str, make: Callable[[], DataSource]) -> DataSource:
+def add(datasource: Source) -> None:
+    """As `register`, of any kind."""
+    other = registered.setdefault(datasource.name, datasource)
+    if other is not datasource:
+        raise ConfigurationError(f"another datasource is registered as {datasource.name}: {other!r}. Close it first.")
+
+
+def shared(key: str, make: Callable[[], Source]) -> Source:
     """The datasource of that key, which is made where there is none."""
     datasource = by_key.get(key)
     if datasource is None:
         made = make()
         datasource = by_key.setdefault(key, made)
         if datasource is not made:  # another thread was faster
-            made.pool.close()
+            made.close()
     return datasource
 
 
-def note_opened(datasource: DataSource) -> None:
+def note_opened(datasource: Source) -> None:
     """A datasource was made: `opened` has it until it is closed or collected."""
     key = id(datasource)
     _opened[key] = ref(datasource, lambda _: _opened.pop(key, None))
@@ -56,7 +62,7 @@ def note_used() -> None:
         call()
 
 
-def unregister(datasource: DataSource) -> None:
+def unregister(datasource: Source) -> None:
     """The datasource is closed: nobody finds it any more."""
     for found in (registered, by_key):
         for key, other in list(found.items()):
@@ -65,18 +71,18 @@ def unregister(datasource: DataSource) -> None:
     _opened.pop(id(datasource), None)
 
 
-def opened() -> list[DataSource]:
+def opened() -> list[Source]:
     """All datasources that this process has opened and not closed."""
     return [datasource for each in list(_opened.values()) if (datasource := each()) is not None]
 
 
-def known() -> dict[str, DataSource]:
+def known() -> dict[str, Source]:
     """The datasources that find() needs no file for, by their registered names and by the paths of their files."""
     of_files = {key if os.path.isabs(key) else it.name: it for key, it in list(by_key.items())}
     return of_files | registered
 
 
-def install_received(datasources: Mapping[str, DataSource], folder: str) -> None:
+def install_received(datasources: Mapping[str, Source], folder: str) -> None:
     """Let find() know datasources received from another process, by the names and paths that they have there.
 
     `folder` is that process's working directory: find() tries it for relative paths that do not exist here.

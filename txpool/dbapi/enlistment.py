@@ -19,8 +19,12 @@ from txpool.dbapi.refusals import (
 )
 from txpool.dbapi.statements import EnlistedStatements
 from txpool.errors import described
+from txpool.jobs import spark
+from txpool.jobs.properties import publish
 from txpool.locks import RLock
 from txpool.pool import Pooled
+from txpool.tm.ambient import ambient
+from txpool.tm.enlistment import Part
 from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:
@@ -35,7 +39,7 @@ NO_MODES: frozenset[str] = frozenset()
 _CANCEL_AGAIN = 1.0
 
 
-class Enlistment(EnlistedStatements):
+class Enlistment(EnlistedStatements, Part):
     """One datasource's part in one transaction. Thread-safe: every use of the physical connection holds `lock`.
 
     The lock is taken by `with`, and not by acquire(): an interrupt that comes behind that would leave it held.
@@ -110,7 +114,9 @@ class Enlistment(EnlistedStatements):
         with self.lock:
             if self.pooled is not None:
                 return
-            pooled, branch = datasource.begin_branch(transaction, timeout)
+            if spark.is_loaded():  # the transaction may have created a Spark session since
+                publish(ambient())
+            pooled, branch = datasource.resource_manager.begin(datasource, transaction, timeout)
             try:
                 thread, modes, savepoints = get_ident(), NO_MODES, None
                 results: OpenResults = set()
@@ -122,7 +128,7 @@ class Enlistment(EnlistedStatements):
                 if datasource.names_early:
                     cast("OpenBranch", branch).name(transaction.early_name(datasource.name))
                 ending = datasource.ending
-                if ending is None and (sql := datasource.resource_manager.sql_of(pooled.raw)) is not None:
+                if ending is None and (sql := datasource.sql_of(pooled.raw)) is not None:
                     ending = sql.ending
             except BaseException:
                 datasource.pool.discard(pooled)

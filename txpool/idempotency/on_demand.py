@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pkgutil import resolve_name
 
-from txpool.datasource import DataSource
+from txpool.datasource import Source
 from txpool.log.base import IncarnationState
 from txpool.resources.base import Role
 from txpool.tm.manager import get_manager
 
 
-def recover(datasources: Iterable[DataSource], *, backoff: float | None = 0) -> list[str]:
+def recover(datasources: Iterable[Source], *, backoff: float | None = 0) -> list[str]:
     """One scan over these datasources. It ends what processes have left that are dead.
 
     The nodes are this process's own and those of its `recovery.nodes`; its filters and the suspension count. `backoff`

@@ -247,13 +247,13 @@ class LogServer(ABC):
 def log_server(url: str, **options: Any) -> LogServer:
     """The server that a log's url names."""
     manager = of_url(url)
-    if manager is None or not manager.log_server:
+    if manager is None or manager.log is None:
         raise ConfigurationError("log.url names no database that can hold a decision log")
-    server: type[LogServer] = resolve_name(manager.log_server)
+    server: type[LogServer] = resolve_name(manager.log.server)
     return server(url, **options)
 
 
 def is_log_url(url: str) -> bool:
     """Whether a url names a log on a server."""
     manager = of_url(url)
-    return manager is not None and url.startswith(manager.log_schemes)
+    return manager is not None and manager.log is not None and url.startswith(manager.log.schemes)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quoted  # a text as json writes it
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 from txpool.xid import Xid
 
@@ -240,7 +240,6 @@ class Branch(Protocol):
         """UNKNOWN if the branch may still appear prepared later, or could not be reached."""
 
 
-@runtime_checkable
 class RemembersEnd(Protocol):
     """A branch whose database may end it by itself, and remembers that until it is told to forget it (X/Open:
     xa_forget). Every command to the branch is told of it until then.
@@ -256,13 +255,13 @@ class RemembersEnd(Protocol):
 
 def remembers_end(branch: object) -> bool:
     """Whether the branch's database remembers that it had ended it by itself."""
-    return isinstance(branch, RemembersEnd) and branch.remembers_end
+    return bool(getattr(branch, "remembers_end", False))
 
 
-def forget_ends(branches: Iterable[object]) -> None:
+def forget_ends(branches: Iterable[Any]) -> None:
     """Let databases forget what they remember of these branches: the log has their outcomes."""
     for branch in branches:
-        if isinstance(branch, RemembersEnd) and branch.remembers_end:
+        if remembers_end(branch):
             branch.forget_end()
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from txpool.errors import OperationalError
 
@@ -18,6 +19,26 @@ from txpool.errors import OperationalError
 CANCEL_GRACE: Final = 1.0
 #: Seconds that phase two waits at least, however late it begins.
 LEAST_PHASE_TWO: Final = 1.0
+
+
+class ReplyTimeout(OperationalError):
+    """No answer came in time: whether the server executes the command is not known."""
+
+
+@cache
+def reply_timeout(of_driver: Any) -> type[ReplyTimeout]:
+    """The class of a `ReplyTimeout` that is an error of the driver's, too. It can be pickled."""
+    return type(ReplyTimeout.__name__, (of_driver, ReplyTimeout), {"__reduce__": _reduced})
+
+
+def _reduced(error: ReplyTimeout) -> tuple[Any, ...]:
+    notes = getattr(error, "__notes__", None)
+    return _again, (type(error).__mro__[1], error.args), {"__notes__": notes} if notes else None
+
+
+def _again(of_driver: Any, args: tuple[Any, ...]) -> ReplyTimeout:
+    made: ReplyTimeout = reply_timeout(of_driver)(*args)
+    return made
 
 
 _step_end: ContextVar[float | None] = ContextVar("step_end", default=None)

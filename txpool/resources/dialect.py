@@ -17,21 +17,27 @@ if TYPE_CHECKING:
 
 
 class Dialect(Protocol):
-    """Commits and rolls back local transactions of one database. It keeps nothing; `raw` is a raw connection."""
+    """Commits and rolls back local transactions of one database. It keeps nothing; `raw` is a raw connection.
+
+    A class that is derived from this one notes no commands, and has no check of readers.
+    """
 
     def in_transaction(self, raw: RawConnection) -> bool:
         """Whether a local transaction is open, without I/O; true if that cannot be told."""
 
     def watch_commands(self, raw: RawConnection) -> None:
         """Begin to note, from the answers to commands, whether anything may have been written."""
+        return
 
     def note_write(self, raw: RawConnection) -> None:
         """Note a write: something was executed whose answer was not seen."""
+        return
 
     def read_only_check(
         self, datasource: str, driver: Driver, raw: RawConnection, deadlines: Deadlines, *, committing: bool
     ) -> ReadOnlyCheck | None:
         """A check whether only reads were executed since `watch_commands`; None as `Participant.read_only_check`."""
+        return None
 
     def commit(self, raw: RawConnection) -> None:
         """Commit durably. `Refused` is definite, any other error leaves the outcome unknown."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
@@ -16,7 +16,7 @@ class Driver(Protocol):
     """A DB-API driver with the settings of one datasource. Thread-safe; a raw connection has one user at a time.
 
     A raw connection is the driver's own. If its database prepares, it also has `identity` and `role`, as
-    `PrepareLocation` describes them.
+    `PrepareLocation` describes them. What has a default here is inherited by a class that is derived from this one.
     """
 
     @property
@@ -30,10 +30,12 @@ class Driver(Protocol):
     @property
     def marks(self) -> Marks | None:
         """How its table of marks is written and read; None if the database can have none."""
+        return None
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The database roles that the datasource's file names, for the application and for recovery."""
+        return ()
 
     def connect(self, timeout: float | None = None) -> Any:
         """Open a raw connection, outside a transaction, with the session set as the datasource's file says.
@@ -67,6 +69,7 @@ class Driver(Protocol):
 
         It waits at most `timeout` seconds for a server that cannot be reached.
         """
+        return
 
     def begin(self, raw: RawConnection, label: str = "") -> bool:
         """Called before a statement: begin the local transaction. False if the driver does so with the statement.
@@ -74,6 +77,7 @@ class Driver(Protocol):
         A `label` is the session's name for the server's lists of sessions until the transaction ends, if the server
         has such a name.
         """
+        return False
 
     def reached_server(self, error: BaseException) -> bool:
         """Whether the statement that raised `error` may have reached the database, and ended the transaction there.
@@ -86,14 +90,14 @@ class Driver(Protocol):
 
         If the failure keeps the transaction from committing, its end can then say which statement it was.
         """
+        return
 
     def ended_by(self, raw: RawConnection, raw_cursor: Any) -> str | None:
         """Called after a statement: `commit` or `rollback` if the user's own SQL has ended the local transaction."""
 
 
-@runtime_checkable
-class BeginsWithStatement(Protocol):
-    """A driver that can begin a transaction together with its first statement."""
+class BeginsWithStatement(Driver, Protocol):
+    """A driver that can begin a transaction together with its first statement: one that has `execute_first`."""
 
     def execute_first(
         self, raw: RawConnection, raw_cursor: Any, statement: Any, args: tuple[Any, ...], options: dict[str, Any]

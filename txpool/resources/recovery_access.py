@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
 from txpool.xid import Xid
@@ -45,9 +45,9 @@ class PreparedSlots:
 class BranchRecovery(Protocol):
     """Recovery's access to a datasource of mode xa. Thread-safe: every method opens a connection and closes it.
 
-    A resource manager may also have `slots() -> PreparedSlots`, for alarms; `why_not(record) -> str`, the reason why
-    the last commit or rollback of a branch was UNKNOWN; and `phase_two() -> SharedPhaseTwo`, by which a pass ends all
-    of its branches here, instead of by `commit` and `rollback`.
+    It may also have `slots() -> PreparedSlots`, for alarms; `why_not(record) -> str`, the reason why the last commit or
+    rollback of a branch was UNKNOWN; and `phase_two() -> SharedPhaseTwo`, by which a pass ends all of its branches,
+    instead of by `commit` and `rollback`: see `optional`.
     """
 
     def identity(self) -> str:
@@ -67,6 +67,12 @@ class BranchRecovery(Protocol):
 
     def rollback(self, record: BranchRecord) -> BranchOutcome:
         """Roll a prepared branch back. Of one that is gone: how it ended by its evidence, else ABSENT or LOST."""
+
+
+def optional(access: BranchRecovery, part: Literal["slots", "why_not", "phase_two"]) -> Callable[..., Any] | None:
+    """A method that it need not have; None if it has none."""
+    found: Callable[..., Any] | None = getattr(access, part, None)
+    return found
 
 
 class SharedPhaseTwo(Protocol):

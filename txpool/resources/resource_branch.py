@@ -15,6 +15,7 @@ from txpool.resources.base import (
     Refused,
     Role,
 )
+from txpool.resources.blocking import BlockingBranch
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.resources.resource import Resource, Work
 from txpool.xid import Xid, make_xid, parse
@@ -59,38 +60,7 @@ def _evidence(resource: Resource) -> Mapping[str, str]:
     return {_GENERATION: generation} if generation else {}
 
 
-class PreparedWork:
-    """A branch that is prepared already, known by its record alone."""
-
-    def __init__(self, resource: Resource, record: BranchRecord) -> None:
-        self.record = record
-        self._resource = resource
-        self._outcome = BranchOutcome.UNKNOWN
-
-    @property
-    def datasource(self) -> str:
-        return self.record.datasource
-
-    def start_commit(self) -> None:
-        self._end(commit=True)
-
-    def await_commit(self) -> BranchOutcome:
-        return self._outcome
-
-    def start_rollback(self) -> None:
-        self._end(commit=False)
-
-    def await_rollback(self) -> BranchOutcome:
-        return self._outcome
-
-    def _end(self, *, commit: bool) -> None:
-        self._outcome = BranchOutcome.UNKNOWN
-        self._outcome, failure = _outcome(self._resource, self.record, commit=commit)
-        if failure:
-            logger.warning("%s: %s is left to recovery: %s", self.record.datasource, self.record.xid.joined, failure)
-
-
-class ResourceBranch(PreparedWork):
+class ResourceBranch(BlockingBranch):
     """The branch of a transaction in a resource of a user's own. Each step blocks where it is started."""
 
     role = Role.PREPARED
@@ -102,7 +72,8 @@ class ResourceBranch(PreparedWork):
         self.location = location_of(resource)
         # Until the coordinator names it otherwise.
         xid = make_xid(gtrid, 0, resource.name)
-        super().__init__(resource, BranchRecord(xid, resource.name, self.location.identity))
+        self.record = BranchRecord(xid, resource.name, self.location.identity)
+        self._resource = resource
         self._work = work
         self._begun = self._refused = self._prepared = False
 
@@ -112,6 +83,12 @@ class ResourceBranch(PreparedWork):
 
     def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
         return None
+
+    def end(self, *, commit: bool) -> BranchOutcome:
+        outcome, failure = _outcome(self._resource, self.record, commit=commit)
+        if failure:
+            logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, failure)
+        return outcome
 
     def ended_by_sql(self, command: str) -> None:
         """Nothing: there is no SQL."""
@@ -163,6 +140,12 @@ class ResourceBranch(PreparedWork):
             self._work.rollback()
         except Exception:
             logger.warning("%s: undoing work that is not prepared failed", self.datasource, exc_info=True)
+
+
+def begin_work(resource: Resource, gtrid: str) -> tuple[Work, ResourceBranch]:
+    """The work of a new transaction, and its branch."""
+    work = resource.begin()
+    return work, ResourceBranch(resource, work, gtrid)
 
 
 class ResourceRecovery:

@@ -7,7 +7,7 @@ run nothing: what they execute must not depend on what an application has set.
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from txpool.config.secrets import Secret, hide_in
 from txpool.errors import translated
@@ -29,9 +29,8 @@ def sessions_of(settings: DataSourceSettings, driver: Driver | None = None) -> A
     return InitialisedSessions(driver, statement, (*settings.secrets, *references))
 
 
-@runtime_checkable
 class SessionStarter(Protocol):
-    """A driver that runs an initial statement by itself, and whose `reset` runs it again."""
+    """A driver that runs an initial statement by itself, and whose `reset` runs it again: it has `start_session`."""
 
     def start_session(self, raw: RawConnection, statement: str, timeout: float | None) -> None:
         """Run the statement on a new connection, and commit what it leaves open. The driver's own error.
@@ -48,7 +47,8 @@ class InitialisedSessions:
 
     def __init__(self, driver: Driver, statement: str, secrets: tuple[Secret, ...] = ()) -> None:
         self._driver = driver
-        self._starter = driver if isinstance(driver, SessionStarter) else None
+        begins = getattr(driver, "start_session", None) is not None
+        self._starter = cast(SessionStarter, driver) if begins else None
         self._statement = statement
         self._secrets = secrets
         self.is_clean = driver.is_clean

@@ -145,7 +145,9 @@ def _run(
         if not partitions:
             return PartitionsReport(transaction.gtrid, number, partitions=0, attempts=0, branches=0)
         able = {
-            it.name: it for it in known.values() if it.role is Role.PREPARED and it.name in task_datasources.settings
+            it.name: it
+            for it in known.values()
+            if isinstance(it, DataSource) and it.role is Role.PREPARED and it.name in task_datasources.settings
         }
         settle_earlier_runs(transaction.log, {each.name: each for each in (*passed, *able.values())}.values())
         for datasource in passed:

@@ -26,7 +26,7 @@ from txpool.tm.status import ACTIVE, COMMITTING, MARKED_ROLLBACK, OPEN, STATUS_O
 from txpool.tm.synchronizations import Synchronizations, call_logging_errors
 
 if TYPE_CHECKING:
-    from txpool.dbapi.enlistment import Enlistment
+    from txpool.tm.enlistment import Part
     from txpool.tracing import Trace
 
 logger = logging.getLogger("txpool")
@@ -47,7 +47,7 @@ class Completion:
     _resolve_later: Callable[[Any, Coordinator], object]
     _pid: int
     _lock: RLock
-    _enlisted: dict[str, Enlistment]
+    _enlisted: dict[str, Part]
     _adopted: list[Branch]
     _late_branches: bool
     _deferring: int
@@ -295,7 +295,8 @@ class Completion:
         (enlistment,) = self._enlisted.values()
         if self._adopted or self._late_branches or enlistment.pooled is None or enlistment.needs_decision:
             return None
-        return enlistment.settled_branch()
+        branch: Participant = enlistment.settled_branch()
+        return branch
 
     def _commit_request(self) -> CommitRequest:
         branches, marked, last = [], None, None
@@ -325,7 +326,7 @@ class Completion:
         )
 
     def _release(self, result: Result) -> None:
-        """Give the connections back. What an interrupt keeps back, `Enlistment.release_left` finds."""
+        """Give the connections back. What an interrupt keeps back, `Part.release_left` finds."""
         if not self._deciding:
             with self._lock:  # `expire` may still mark the enlistments
                 pass
@@ -345,11 +346,11 @@ class Completion:
         if enlisted or self._adopted:
             dropped.parts.pop(id(self), None)
 
-    def release(self, enlistment: Enlistment) -> None:
+    def release(self, enlistment: Part) -> None:
         """It has ended: give this connection back. If its branch's outcome is unknown, it is not reused."""
         unknown = self.status is Status.IN_DOUBT or enlistment.datasource.name in self.unanswered
         enlistment.release(self.status, reusable=not unknown)
 
-    def _enlistments(self) -> list[Enlistment]:
+    def _enlistments(self) -> list[Part]:
         """Those that are opened: a copy, since other threads may enlist datasources, and end it, meanwhile."""
         return [each for each in list(self._enlisted.values()) if each.pooled is not None]

@@ -25,9 +25,9 @@ from txpool.tm.outcome import rolled_back
 from txpool.tm.status import OPEN
 
 if TYPE_CHECKING:
-    from txpool.dbapi.enlistment import Enlistment
     from txpool.resources.base import Branch
     from txpool.tm.completion import Completion
+    from txpool.tm.enlistment import Part
     from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
@@ -37,7 +37,7 @@ Origin = tuple[CodeType, int]
 
 #: The enlistments and branches of open transactions, by the id of the transaction, which adds and removes them. The
 #: references keep them from the garbage collector until a dropped transaction has rolled back.
-parts: dict[int, tuple[Mapping[str, Enlistment], Sequence[Branch]]] = {}
+parts: dict[int, tuple[Mapping[str, Part], Sequence[Branch]]] = {}
 #: Kept for ever by a forked child: were they collected, the parent's connections would be closed.
 _inherited: list[object] = []
 #: A lock for each transaction that is being rolled back, released when that has ended.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-from weakref import ref
+from typing import TYPE_CHECKING
 
 from txpool.errors import ProgrammingError
-from txpool.locks import RLock
 from txpool.resources.base import PREPARED
 from txpool.resources.resource import NAME, Resource, Work
-from txpool.resources.resource_branch import ResourceBranch
+from txpool.resources.resource_branch import ResourceBranch, begin_work
+from txpool.tm.enlistment import Part
 from txpool.tm.rules.enlistment import WRITE_A_LOG
-from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
+    from txpool.resources.manager import BegunBy
     from txpool.tm.transaction import Transaction
 
 
@@ -37,82 +36,31 @@ def enlist(transaction: Transaction, resource: Resource) -> Work:
         if isinstance(transaction, Subordinate):
             why = "a Spark task cannot prepare there. Enlist it on the driver, in the same transaction"
         raise ProgrammingError(f"resource {resource.name} cannot join {transaction.gtrid}: {why}")
-    return part_of(transaction, resource).work
-
-
-def part_of(transaction: Transaction, resource: Resource) -> ResourceEnlistment:
-    """The resource's enlistment in the transaction, which has one for each resource, by its name.
-
-    ProgrammingError where another has its name.
-    """
-    enlistment: Any = transaction.enlist_datasource(EnlistedResource(resource))  # type: ignore[arg-type]
-    if isinstance(enlistment, ResourceEnlistment) and enlistment.datasource.resource is resource:
-        return enlistment
+    enlistment = transaction.enlist_datasource(OwnSource(resource))
+    if isinstance(enlistment.datasource, OwnSource) and enlistment.datasource.resource is resource:
+        work: Work = enlistment.pooled
+        return work
     raise ProgrammingError(
         f"{transaction.gtrid}: another resource or datasource is called {resource.name}, and a transaction knows them "
         "by their names: give each a name of its own. The transaction is as it was."
     )
 
 
-class ResourceEnlistment:
-    """One resource's part in one transaction: what `Enlistment` is for a datasource."""
-
-    work: Work
-    branch: ResourceBranch
-    needs_decision = True
-
-    def __init__(self, datasource: EnlistedResource, transaction: Transaction) -> None:
-        self.datasource = datasource
-        self._lock = RLock()
-        #: Set once the work has begun.
-        self.pooled: object | None = None
-
-    def open(self, transaction: Transaction, timeout: float | None) -> None:
-        """Begin the work, unless another thread has."""
-        with self._lock:
-            if self.pooled is not None:
-                return
-            resource = self.datasource.resource
-            work = resource.begin()
-            work.owner = ref(transaction)
-            self.work, self.branch = work, ResourceBranch(resource, work, transaction.gtrid)
-            self.pooled = work
-            if transaction.status is not ACTIVE and transaction.status not in UNDER_WAY:
-                work.rollback()  # it has ended since this began
-                transaction.require_active()
-
-    def settled_branch(self) -> ResourceBranch:
-        """Its branch, once it is open."""
-        with self._lock:
-            return self.branch
-
-    def mark_unreusable(self) -> None:
-        """Nothing: there is no connection that would be used again."""
-
-    def cancel(self) -> None:
-        """Nothing: what works in it looks by `require_active` whether it may go on."""
-
-    def release(self, status: Status, *, reusable: bool) -> None:
-        """Nothing: the branch has ended the work."""
-
-    def release_left(self, *, dropped: bool = False) -> None:
-        """As `release`."""
-
-
-class EnlistedResource:
-    """A resource as a transaction sees what takes part in it."""
+class OwnSource:
+    """A resource of a user's own, as what takes part in a transaction."""
 
     role = PREPARED
     mode = "xa"
-    enlistment_class = ResourceEnlistment
+    names_early = False
+    enlistment_class = Part
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
         self.name = resource.name
-        #: For traces, and for messages.
         self.url = f"{type(resource).__name__.lower()}:{resource.name}"
-        self.resource_manager = self
 
     def why_not_begin(self, characteristics: Characteristics) -> str:
-        """As ResourceManager's."""
         return f"it is a resource of your own, and cannot begin with {characteristics}"
+
+    def begin(self, transaction: BegunBy, timeout: float | None) -> tuple[Work, ResourceBranch]:
+        return begin_work(self.resource, transaction.gtrid)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import filterfalse
 from operator import attrgetter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.errors import ProgrammingError
@@ -25,7 +25,7 @@ from txpool.tm.transaction import Transaction
 from txpool.xid import TaskName, Xid, make_xid
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
+    from txpool.tm.enlistment import TakesPart
 
 
 class Subordinate(Transaction):
@@ -52,7 +52,7 @@ class Subordinate(Transaction):
         self._attempt = attempt
         self._locations = locations
 
-    def _require_atomic(self, datasource: DataSource) -> None:
+    def _require_atomic(self, datasource: TakesPart[Any]) -> None:
         if datasource.role is not Role.PREPARED:
             raise ProgrammingError(
                 f"datasource {datasource.name} (mode={datasource.mode}) cannot be used inside a task of {self.gtrid}: "

@@ -12,7 +12,7 @@ from _thread import LockType
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Token
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from txpool.characteristics import UNSPECIFIED
 from txpool.locks import RLock
@@ -31,13 +31,14 @@ from txpool.tm.synchronizations import Synchronizations
 from txpool.xid import Xid, make_xid
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
-    from txpool.dbapi.enlistment import Enlistment
     from txpool.resources.resource import Resource
+    from txpool.tm.enlistment import Part, TakesPart
     from txpool.tm.rules.extent import Extent
     from txpool.tracing import Trace
 
 logger = logging.getLogger("txpool")
+
+E = TypeVar("E", bound="Part")
 
 
 class Transaction(Completion):
@@ -76,7 +77,7 @@ class Transaction(Completion):
         self._pid = os.getpid()
         # Reentrant, since a finaliser may run anywhere, and that of a handle may mark the transaction rollback-only.
         self._lock = RLock()
-        self._enlisted: dict[str, Enlistment] = {}
+        self._enlisted: dict[str, Part] = {}
         self._adopted: list[Branch] = []
         self._unprepared = False  #: Something may take part that does not prepare.
         self._late_branches = False
@@ -131,13 +132,13 @@ class Transaction(Completion):
         """
         return own.enlist(self, resource)
 
-    def enlist_datasource(self, datasource: DataSource, timeout: float | None = None) -> Enlistment:
+    def enlist_datasource(self, datasource: TakesPart[E], timeout: float | None = None) -> E:
         """The datasource's enlistment in this transaction, which has one for each datasource.
 
         `timeout` is how many seconds to wait for a connection. Errors: as `require_active`, and ProgrammingError if
         the transaction would not stay atomic with this datasource.
         """
-        enlistment = self._enlisted.get(datasource.name)
+        enlistment: Any = self._enlisted.get(datasource.name)
         if enlistment is None:
             with self._lock:
                 if self.status is not ACTIVE:
@@ -161,14 +162,15 @@ class Transaction(Completion):
             if self.trace is not None:
                 self.trace.enlisting(datasource)
             enlistment.open(self, timeout)
-        return enlistment
+        part: E = enlistment
+        return part
 
-    def enlistment_in(self, datasource: str) -> Enlistment | None:
+    def enlistment_in(self, datasource: str) -> Part | None:
         """The enlistment of the datasource of that name; None if that takes no part, or is not opened yet."""
         enlistment = self._enlisted.get(datasource)
         return None if enlistment is None or enlistment.pooled is None else enlistment
 
-    def _require_atomic(self, datasource: DataSource) -> None:
+    def _require_atomic(self, datasource: TakesPart[Any]) -> None:
         """Raise if the transaction would not stay atomic with this datasource; nothing has changed then."""
         if self._enlisted or self._adopted:
             require_atomic(
@@ -183,7 +185,7 @@ class Transaction(Completion):
         return make_xid(self.gtrid, list(self._enlisted).index(datasource), datasource)
 
     @property
-    def datasources(self) -> list[DataSource]:
+    def datasources(self) -> list[TakesPart[Any]]:
         """The datasources that take part in it."""
         return [enlistment.datasource for enlistment in self._enlisted.values()]
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from txpool.tracing.logs import GtridFilter, attach_filter
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
     from txpool.resources.base import BranchOutcome, BranchRecord
     from txpool.tm.commit.phase import Phase
     from txpool.tm.commit.request import Outcome, Result
+    from txpool.tm.enlistment import TakesPart
 
 __all__ = ["GtridFilter", "Trace", "Tracer"]
 
@@ -33,7 +33,7 @@ class Trace(Protocol):
 
     def leave(self, token: object) -> None: ...
 
-    def enlisting(self, datasource: DataSource) -> None:
+    def enlisting(self, datasource: TakesPart[Any]) -> None:
         """Called when a datasource begins to take part."""
 
     def phase(self, phase: Phase) -> None:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
-    from txpool.datasource import DataSource
     from txpool.resources.base import BranchOutcome, BranchRecord
     from txpool.tm.commit.request import Result
+    from txpool.tm.enlistment import TakesPart
 
 logger = logging.getLogger("txpool")
 
@@ -159,7 +159,7 @@ class _Spans:
             contexts.detach(token)
 
     @_logging_errors
-    def enlisting(self, datasource: DataSource) -> None:
+    def enlisting(self, datasource: TakesPart[Any]) -> None:
         if datasource.name not in self._datasources:
             attributes = {
                 "txpool.datasource": datasource.name,

@@ -18,7 +18,7 @@ from typing import Final
 
 from txpool import datasource
 from txpool.config.settings import CoordinatorSettings
-from txpool.datasource import DataSource, opened
+from txpool.datasource import DataSource, Source, opened
 from txpool.errors import Error, described
 from txpool.jobs.bypass import in_task
 from txpool.locks import Lock
@@ -54,7 +54,7 @@ class Watcher:
         due: dict[Statement, float] = {}
         waits: dict[Statement, WaitingStatement] = {}
         for source in opened():
-            if source.resource_manager.lock_holders:
+            if isinstance(source, DataSource) and source.resource_manager.lock_holders is not None:
                 late = self._late(source, now, after, due)
                 waits |= _waits(source, late) if late else {}
         self._due = due | dict.fromkeys(waits, math.inf)
@@ -82,7 +82,7 @@ def _waits(source: DataSource, late: list[Pooled[object]]) -> dict[Statement, Wa
     """Those that wait for prepared branches of ours. Whether they do may not be known: then that is logged."""
     begun = [pooled.since for pooled in late]
     try:
-        holders = resolve_name(source.resource_manager.lock_holders)(source.settings, source.driver_adapter)
+        holders = resolve_name(source.resource_manager.lock_holders or "")(source.settings, source.driver_adapter)
         with step_until(monotonic() + _LOOK_SECONDS):
             found = holders.holders([pooled.raw for pooled in late])
     except Exception as error:
@@ -141,8 +141,8 @@ def start_when_used() -> None:
             logger.debug("what statements wait for is not looked into: %s", error)
 
 
-def _is_used(source: DataSource) -> bool:
-    return bool(source.resource_manager.lock_holders and source.pool.state.members)
+def _is_used(source: Source) -> bool:
+    return bool(isinstance(source, DataSource) and source.resource_manager.lock_holders and source.pool.state.members)
 
 
 def _run() -> None:

@@ -179,6 +179,11 @@ class ModelDataSource:
         # Whom its own session has logged in as, the server is asked in the same breath.
         return self if recovery else ModelDataSource(self._port, self.name, self._stranger, None)
 
+    def staging(self, **_options: Any) -> None:
+        return None
+
+    branch_rows = staging
+
     def xids_table(self, **_options: Any) -> ModelDataSource:
         return self
 

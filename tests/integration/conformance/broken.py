@@ -43,7 +43,7 @@ class Recovery(PostgreSQLBranchRecovery):
 class Broken(PostgreSQL):
     """PostgreSQL with another branch, another recovery or another driver."""
 
-    spark_tasks = False
+    spark = None
     branch_class: ClassVar[type[PostgreSQLBranch]] = PostgreSQLBranch
     recovery_class: ClassVar[type[PostgreSQLBranchRecovery]] = PostgreSQLBranchRecovery
     driver_class: ClassVar[type[PsycopgDriver]] = PsycopgDriver
@@ -308,3 +308,48 @@ class BlindToCommit(Broken):
     class driver_class(PsycopgDriver):
         def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
             return None
+
+
+# -- the small protocol -----------------------------------------------------------------------------------------------
+
+
+class CommitsAtRollback(Broken):
+    """A rollback of what is not prepared keeps it."""
+
+    class branch_class(PostgreSQLBranch):
+        def start_rollback(self) -> None:
+            self._raw.commit()
+
+        def await_rollback(self) -> BranchOutcome:
+            return ROLLED_BACK
+
+
+class KeepsFirstName(Broken):
+    """Its branches keep their first name, and it does not say that."""
+
+    class branch_class(PostgreSQLBranch):
+        named = False
+
+        def name(self, xid: Xid) -> None:
+            if not self.named:
+                super().name(xid)
+                self.named = True
+
+
+class SureOfItsServer(Broken):
+    """What is gone is always said to be gone from the server that has prepared it."""
+
+    class recovery_class(Recovery):
+        def end(self, record: BranchRecord, commit: bool) -> BranchOutcome:
+            outcome = super().end(record, commit)
+            return outcome if outcome in (COMMITTED, ROLLED_BACK) else BranchOutcome.ABSENT
+
+
+class RemembersAll(Broken):
+    """Each end is remembered as one that nobody had asked for."""
+
+    class branch_class(PostgreSQLBranch):
+        remembers_end = True
+
+        def forget_end(self) -> None:
+            """Nothing."""

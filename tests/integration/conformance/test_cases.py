@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BY_NAME = {case.name: case for case in CASES}
 APPLY = {
     "xa": set(BY_NAME) - {"fence"},
-    "cmr": set(BY_NAME) - {"unknown-xid", "foreign-xid"},
+    "cmr": set(BY_NAME) - {"unknown-xid", "foreign-xid", "undone", "named-again", "gone", "forgotten"},
     "last-resource": {"reader", "swallowed-failure", "own-commit"},
     "local": {"reader", "swallowed-failure", "own-commit"},
 }
@@ -51,6 +51,10 @@ BROKEN: list[tuple[str, str, type[ResourceManager], str]] = [
     ("own-commit", "local", broken.BlindToCommit, "had committed a part"),
     ("limits-of-names", "xa", broken.LowerCase, "was refused"),
     ("limits-of-names", "cmr", broken_marks.IgnoresCase, "its case is not told apart"),
+    ("undone", "xa", broken.CommitsAtRollback, "rolled back before its PREPARE"),
+    ("named-again", "xa", broken.KeepsFirstName, "which was named"),
+    ("gone", "xa", broken.SureOfItsServer, "though its record has no"),
+    ("forgotten", "xa", broken.RemembersAll, "remembered as a heuristic one"),
     ("listing", "xa", broken.AnotherIdentity, "recovery would not look"),
     ("listing", "xa", broken.ListsTwice, "more than once"),
     ("listing", "cmr", broken_marks.WithoutBranches, "with other branches"),

@@ -56,7 +56,7 @@ def test_the_table_is_readable_where_it_is_piped(files: Path) -> None:
     assert "\x1b" not in done.stdout
     text = " ".join(done.stdout.split())
     assert "prepare, kill the server, finish: no server was given" in text
-    assert done.stdout.count("passed") == 11 + 2 * 10
+    assert done.stdout.count("passed") == 15 + 2 * 10
     assert "FAILED" not in done.stdout
     assert not (files / "txlog").exists()
 

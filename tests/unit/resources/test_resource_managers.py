@@ -16,13 +16,13 @@ from txpool import resource_managers
 from txpool.config.settings import CoordinatorSettings, DataSourceSettings
 from txpool.errors import ConfigurationError
 from txpool.resource_managers import BUILT_IN, DRIVERS, GROUP, find_resource_manager, of_url
+from txpool.resources.database import Database
 from txpool.resources.drivers import make_driver
-from txpool.resources.manager import ResourceManager
 
 Install = Callable[..., None]
 
 
-class Missing(ResourceManager):
+class Missing(Database):
     """One whose database's own driver is not installed."""
 
     driver = "missing"

@@ -8,9 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from typing import TYPE_CHECKING
 
 from txpool.config.settings import DataSourceSettings
 from txpool.resource_managers import known, of_url
+
+if TYPE_CHECKING:
+    from txpool.resources.manager import ResourceManager
+    from txpool.resources.parts import DsnPart
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 _DIGITS = 8
@@ -18,7 +23,12 @@ _DIGITS = 8
 
 def is_dsn(text: str) -> bool:
     """Whether a text is a connection string: a url, or a string of key=value that a database's driver takes."""
-    return of_url(text) is not None or any(manager.is_dsn(text) for manager in known())
+    return of_url(text) is not None or _of_driver(text) is not None
+
+
+def _of_driver(text: str) -> tuple[ResourceManager, DsnPart] | None:
+    """The resource manager whose driver takes the string of key=value, and its part for that."""
+    return next(((each, each.dsn) for each in known() if each.dsn is not None and each.dsn.matches(text)), None)
 
 
 def key_of(dsn: str) -> str:
@@ -35,8 +45,10 @@ def settings_of(dsn: str) -> DataSourceSettings:
     """
     manager, password = of_url(dsn), None
     if manager is None:
-        manager = next(each for each in known() if each.is_dsn(dsn))
-        dsn, password = manager.url_of(dsn)
+        found = _of_driver(dsn)
+        assert found is not None  # noqa: S101 - `is_dsn` has seen it
+        manager, part = found
+        dsn, password = part.url_of(dsn)
     mode = "xa" if "xa" in manager.modes else "local"
     options = {"driver": manager.driver, "mode": mode, "url": dsn, "password": password}
     url = DataSourceSettings.load(name="dsn", **options).url

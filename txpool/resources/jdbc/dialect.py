@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txpool.errors import described
-from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
-from txpool.resources.deadlines import Deadlines
+from txpool.resources.base import BranchOutcome, Refused
+from txpool.resources.dialect import Dialect
 from txpool.resources.jdbc.databases.database import EndedUnseen
 
 if TYPE_CHECKING:
@@ -14,23 +14,11 @@ if TYPE_CHECKING:
     from txpool.resources.jdbc.session import XaConnection
 
 
-class JdbcDialect:
-    """Local transactions over an `XaConnection`."""
+class JdbcDialect(Dialect):
+    """Local transactions over an `XaConnection`. No driver tells reliably what its database has written."""
 
     def in_transaction(self, raw: XaConnection) -> bool:
         return bool(raw.lost or raw.started or raw.begun or raw.in_transaction)
-
-    def watch_commands(self, raw: XaConnection) -> None:
-        """Nothing: a driver does not tell what its database has written."""
-
-    def note_write(self, raw: XaConnection) -> None:
-        """Nothing, for the same reason."""
-
-    def read_only_check(
-        self, datasource: str, driver: Driver, raw: XaConnection, deadlines: Deadlines, *, committing: bool
-    ) -> ReadOnlyCheck | None:
-        """None: no driver tells reliably whether a transaction has only read. PREPARE may tell."""
-        return None
 
     def commit(self, raw: XaConnection) -> None:
         if raw.lost:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from txpool.config.keys import MODES
-from txpool.resources.manager import PhaseTwo, ResourceManager
+from txpool.resources.database import Database
+from txpool.resources.manager import PhaseTwo
+from txpool.resources.parts import SparkPart
 
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
@@ -26,7 +28,7 @@ _CONFLICTS: Final = frozenset({"HYT00", "40XL1", "40XL2", "40001", "40P01"})
 _LOCK_TIMEOUTS: Final = frozenset({1205, 1213, 50200})
 
 
-class Jdbc(ResourceManager):
+class Jdbc(Database):
     """Databases over JDBC, by JPype: any with an XADataSource, and others as marked or last."""
 
     driver = "jdbc"
@@ -37,7 +39,9 @@ class Jdbc(ResourceManager):
     requirement = "txpool[jdbc]"
     names_early = True
     lock_holders = "txpool.resources.jdbc.lock_holders:JdbcLockHolders"
-    why_no_tasks = "is reached over JDBC, which write_table() does not write: use foreach_partition or map_partitions"
+    spark = SparkPart(
+        why_no_tasks="is reached over JDBC, which write_table() does not write: use foreach_partition or map_partitions"
+    )
 
     def check(self, settings: DataSourceSettings) -> None:
         values = settings.properties

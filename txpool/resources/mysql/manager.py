@@ -7,7 +7,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from txpool.config.keys import MODES
-from txpool.resources.manager import PhaseTwo, ResourceManager
+from txpool.resources.database import Database
+from txpool.resources.manager import PhaseTwo
+from txpool.resources.parts import LogPart, SparkPart, SQLAlchemyPart
 from txpool.sql.dialects import MYSQL
 
 if TYPE_CHECKING:
@@ -30,24 +32,22 @@ if TYPE_CHECKING:
 _CONFLICTS = frozenset({1213, 1205, 1614, 1020})
 
 
-class MySQL(ResourceManager):
+class MySQL(Database):
     """MariaDB and MySQL over PyMySQL."""
 
     driver = "pymysql"
     database = "MariaDB or MySQL"
     sql = MYSQL
     schemes = ("mysql://", "mariadb://")
-    log_server = "txpool.resources.mysql.log.server:MySQLLogServer"
-    log_schemes = schemes
     url_example = "mysql://user@host:3306/database"
     modes = MODES
     requirement = "txpool[mariadb]"
-    sqlalchemy_url = "mysql+pymysql://"
+    log = LogPart("txpool.resources.mysql.log.server:MySQLLogServer", schemes)
+    spark = SparkPart("txpool.spark.table.table_write:TaskWrite", "txpool.spark.table.mysql.dialect:TABLES")
+    sqlalchemy = SQLAlchemyPart("mysql+pymysql://")
     names_early = True
     writes_rows = True
     lock_holders = "txpool.resources.mysql.lock_holders:MySQLLockHolders"
-    spark_write = "txpool.spark.table.table_write:TaskWrite"
-    spark_tasks = "txpool.spark.table.mysql.dialect:TABLES"
 
     def url_parameters(self) -> Collection[str]:
         from txpool.resources.mysql.address import OF_A_LOG, PARAMETERS
@@ -114,7 +114,7 @@ class MySQLClient(MySQL):
 
     driver = "mysqlclient"
     requirement = "txpool[mysqlclient]"
-    sqlalchemy_url = "mysql+mysqldb://"
+    sqlalchemy = SQLAlchemyPart("mysql+mysqldb://")
 
     def _driver_class(self) -> type[MySQLDriver]:
         from txpool.resources.mysql.mysqlclient.driver import MySQLdbDriver

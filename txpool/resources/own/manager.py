@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from txpool import errors
 from txpool.config.secrets import hide_in, redact
-from txpool.dbapi.connection import Connection
-from txpool.errors import ConfigurationError, NotSupportedError, described
+from txpool.errors import ConfigurationError, described
 from txpool.findings.finding import Finding, failure, ok
-from txpool.resources.base import BranchRecord
-from txpool.resources.manager import PhaseTwo, ResourceManager
-from txpool.resources.resource import Resource
-from txpool.resources.resource_branch import PreparedWork, ResourceRecovery, location_of
+from txpool.resources.manager import BegunBy, ResourceManager
+from txpool.resources.resource import Resource, Work
+from txpool.resources.resource_branch import ResourceBranch, ResourceRecovery, begin_work, location_of
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
-    from txpool.resources.deadlines import Deadlines
-    from txpool.resources.driver import Driver
+    from txpool.datasource.source import Source
 
+_made: WeakKeyDictionary[Source, Resource] = WeakKeyDictionary()
 _PASSWORD = re.compile(r"//[^/?#]*:[^/?#]*@")
 
 
@@ -39,26 +37,21 @@ def manager_of(driver: str, named: Any) -> ResourceManager | str:
 class OwnResources(ResourceManager):
     """The resource manager of one class of resources. Its datasources have no connections: enlist() the resource."""
 
-    modes = ("xa",)
+    instead_of_connecting = (
+        "it is a resource of your own, and tx.enlist(txpool.resource.find(…)) lets a transaction work with it"
+    )
 
     def __init__(self, driver: str, resource_class: type[Resource]) -> None:
-        self.driver = driver  # type: ignore[misc]
-        self.database = f"{resource_class.__qualname__} resources"  # type: ignore[misc]
-        self.schemes = resource_class.schemes  # type: ignore[misc]
-        self.url_example = resource_class.url_example  # type: ignore[misc]
-        self.url_is_path = resource_class.url_is_path  # type: ignore[misc]
+        self.driver = driver
+        self.database = f"{resource_class.__qualname__} resources"
+        self.schemes = resource_class.schemes
+        self.url_example = resource_class.url_example
+        self.url_is_path = resource_class.url_is_path
         self._class = resource_class
 
     def check(self, settings: DataSourceSettings) -> None:
         if _PASSWORD.search(settings.url):
             raise settings.properties.error("url", "has a password in it: passwords have a key of their own, password")
-
-    def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
-        return NoConnections(settings)
-
-    @property
-    def handle(self) -> type[Connection]:
-        return Connection
 
     def resource(self, settings: DataSourceSettings) -> Resource:
         """The resource that these settings describe: a new object. ConfigurationError where it cannot be made."""
@@ -77,10 +70,19 @@ class OwnResources(ResourceManager):
         resource.file = settings.file
         return resource
 
-    def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
-        if not isinstance(driver, NoConnections):
-            raise self._cannot_prepare("")
-        return _PhaseTwo(self.resource(driver.settings))
+    def resource_of(self, source: Source) -> Resource:
+        """The resource of a datasource: the same object each time."""
+        found = _made.get(source)
+        return _made.setdefault(source, self.resource(source.settings)) if found is None else found
+
+    def begin(self, source: Source, transaction: BegunBy, timeout: float | None) -> tuple[Work, ResourceBranch]:
+        return begin_work(self.resource_of(source), transaction.gtrid)
+
+    def workload(self, source: Source) -> Any:
+        try:
+            return self.resource_of(source).workload()
+        except NotImplementedError:
+            return None
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> ResourceRecovery:
         return ResourceRecovery(self.resource(settings))
@@ -94,60 +96,3 @@ class OwnResources(ResourceManager):
             yield failure("connection", f"{settings.name} does not answer: {described(error)}")
             return
         yield ok("connection", f"{settings.name} answers, and is {identity}; {count} branches are prepared there")
-
-
-class _PhaseTwo:
-    """Ends the branches that a transaction adopts."""
-
-    def __init__(self, resource: Resource) -> None:
-        self._resource = resource
-
-    def branch(self, record: BranchRecord) -> PreparedWork:
-        return PreparedWork(self._resource, record)
-
-
-class NoConnections:
-    """The driver of a resource that is no DB-API database: it opens no connections."""
-
-    module: Any = errors
-    dialect: Any = None
-    marks = None
-    roles: tuple[str, ...] = ()
-
-    def __init__(self, settings: DataSourceSettings) -> None:
-        self.settings = settings
-
-    def connect(self, timeout: float | None = None) -> NoReturn:
-        raise NotSupportedError(
-            f"datasource {self.settings.name} is a resource of your own, and has no connections: "
-            "tx.enlist(txpool.resource.find(…)) lets a transaction work with it"
-        )
-
-    def execute(self, raw: Any, statement: str, parameters: Sequence[Any] = ()) -> NoReturn:
-        self.connect()
-
-    def is_open(self, raw: Any) -> bool:
-        return False
-
-    def is_clean(self, raw: Any) -> bool:
-        return False
-
-    def reset(self, raw: Any, timeout: float | None = None) -> None:
-        """Nothing: there are no connections. The same is true of the methods below."""
-
-    def ping(self, raw: Any, timeout: float | None = None) -> None: ...
-
-    def close(self, raw: Any) -> None: ...
-
-    def cancel(self, raw: Any, timeout: float | None = None) -> None: ...
-
-    def begin(self, raw: Any, label: str = "") -> bool:
-        return False
-
-    def reached_server(self, error: BaseException) -> bool:
-        return False
-
-    def note_failure(self, raw: Any, raw_cursor: Any, error: BaseException) -> None: ...
-
-    def ended_by(self, raw: Any, raw_cursor: Any) -> str | None:
-        return None

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from txpool.config.keys import MODES
 from txpool.config.secrets import quoted_around_references
 from txpool.errors import ConfigurationError
-from txpool.resources.manager import PhaseTwo, ResourceManager
+from txpool.resources.database import Database
+from txpool.resources.manager import PhaseTwo
+from txpool.resources.parts import DsnPart, LogPart, SparkPart, SQLAlchemyPart
 from txpool.sql.dialects import POSTGRESQL
 
 if TYPE_CHECKING:
@@ -35,48 +37,58 @@ _NO_SLOT = "53200"
 _CONNINFO = re.compile(r"\s*[a-z_]+\s*=")
 
 
-class PostgreSQL(ResourceManager):
+def _is_conninfo(text: str) -> bool:
+    """Whether a text is a string of key=value, as `host=localhost dbname=orders`."""
+    return _CONNINFO.match(text) is not None
+
+
+def _url_of(dsn: str) -> tuple[str, str | None]:
+    from psycopg import Error
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        parameters: dict[str, Any] | None = conninfo_to_dict(dsn)
+    except Error:
+        parameters = None
+    if parameters is None:  # outside of the handler, since libpq's error shows a part of the text
+        raise ConfigurationError("the connection string is none that libpq can read: write key=value with spaces")
+    # Not in the url: what a reference stands for may have any character.
+    password = parameters.pop("password", None)
+    quoted = {name: quoted_around_references(str(value)) for name, value in parameters.items()}
+    database = quoted.pop("dbname", "")
+    return f"postgresql:///{database}?{'&'.join(map('='.join, quoted.items()))}".rstrip("?"), password
+
+
+def _with_adapters(connection: PEP249Connection, arguments: Mapping[str, Any]) -> None:
+    context = arguments.get("context")
+    if context is not None:  # the dialect's own adapters: json_deserializer and the like are in them
+        connection.use_adapters(context)
+
+
+class PostgreSQL(Database):
     """PostgreSQL over psycopg 3."""
 
     driver = "psycopg"
     database = "PostgreSQL"
     sql = POSTGRESQL
     schemes = ("postgresql://", "postgres://")
-    log_server = "txpool.resources.postgresql.log.server:PostgreSQLLogServer"
-    log_schemes = ("postgresql://",)
     url_example = "postgresql://user@host:5432/database"
     modes = MODES
     requirement = "psycopg[binary]"
-    sqlalchemy_url = "postgresql+psycopg://"
-    spark_write = "txpool.spark.table.table_write:TaskWrite"
-    spark_tasks = "txpool.spark.table.postgresql.dialect:TABLES"
-    counts_slots = True
+    dsn = DsnPart(_is_conninfo, _url_of)
+    log = LogPart("txpool.resources.postgresql.log.server:PostgreSQLLogServer", ("postgresql://",))
+    spark = SparkPart(
+        "txpool.spark.table.table_write:TaskWrite",
+        "txpool.spark.table.postgresql.dialect:TABLES",
+        counts_slots=True,
+    )
+    sqlalchemy = SQLAlchemyPart("postgresql+psycopg://", _with_adapters)
     lock_holders = "txpool.resources.postgresql.lock_holders:PostgreSQLLockHolders"
     writes_rows = True
 
     def url_parameters(self) -> Collection[str]:
         """The parameters of a url that libpq knows."""
         return _parameters()
-
-    def is_dsn(self, text: str) -> bool:
-        """Whether a text is a string of key=value, as `host=localhost dbname=orders`."""
-        return _CONNINFO.match(text) is not None
-
-    def url_of(self, dsn: str) -> tuple[str, str | None]:
-        from psycopg import Error
-        from psycopg.conninfo import conninfo_to_dict
-
-        try:
-            parameters: dict[str, Any] | None = conninfo_to_dict(dsn)
-        except Error:
-            parameters = None
-        if parameters is None:  # outside of the handler, since libpq's error shows a part of the text
-            raise ConfigurationError("the connection string is none that libpq can read: write key=value with spaces")
-        # Not in the url: what a reference stands for may have any character.
-        password = parameters.pop("password", None)
-        quoted = {name: quoted_around_references(str(value)) for name, value in parameters.items()}
-        database = quoted.pop("dbname", "")
-        return f"postgresql:///{database}?{'&'.join(map('='.join, quoted.items()))}".rstrip("?"), password
 
     def make_driver(self, settings: DataSourceSettings, *, recovery: bool = False) -> Driver:
         from txpool.resources.postgresql.driver import PsycopgDriver
@@ -119,11 +131,6 @@ class PostgreSQL(ResourceManager):
         user = configured_user(settings) if recovery and settings.recovery_user else None
         driver = self.make_driver(settings, recovery=recovery)
         return PostgreSQLBranchRecovery(settings.name, driver, user=user, owners=settings.prepared_owners)
-
-    def connected_by_sqlalchemy(self, connection: PEP249Connection, arguments: Mapping[str, Any]) -> None:
-        context = arguments.get("context")
-        if context is not None:  # the dialect's own adapters: json_deserializer and the like are in them
-            connection.use_adapters(context)
 
     @property
     def records(self) -> RecordsTable:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from txpool.errors import TransactionRolledBack, described, translate
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
+from txpool.resources.dialect import Dialect
 
 if TYPE_CHECKING:
     from txpool.resources.driver import Driver
@@ -30,7 +31,7 @@ TRANSACTION_OPEN = "pragma temp.user_version = 1"
 _NO_TRANSACTION_OPEN = "pragma temp.user_version = 0"
 
 
-class SQLiteDialect:
+class SQLiteDialect(Dialect):
     """Local transactions of SQLite over sqlite3."""
 
     def in_transaction(self, raw: sqlite3.Connection) -> bool:
@@ -38,12 +39,6 @@ class SQLiteDialect:
             return raw.in_transaction
         except sqlite3.ProgrammingError:  # closed
             return True
-
-    def watch_commands(self, raw: sqlite3.Connection) -> None:
-        """Nothing: a transaction holds the write lock from its beginning, and counts as a writer."""
-
-    def note_write(self, raw: sqlite3.Connection) -> None:
-        """Nothing, for the same reason."""
 
     def read_only_check(
         self, datasource: str, driver: Driver, raw: SQLiteRawConnection, deadlines: Deadlines, *, committing: bool

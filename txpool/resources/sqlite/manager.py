@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from txpool.resources.manager import ResourceManager
+from txpool.resources.database import Database
+from txpool.resources.parts import SparkPart, SQLAlchemyPart
 from txpool.sql.dialects import SQLITE
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from txpool.resources.sqlite.driver import SQLiteRawConnection
 
 
-class SQLite(ResourceManager):
+class SQLite(Database):
     """SQLite over sqlite3, of the standard library."""
 
     driver = "sqlite3"
@@ -30,9 +31,11 @@ class SQLite(ResourceManager):
     url_example = "sqlite:///file.db"
     url_is_path = True
     modes = ("cmr", "last-resource", "local")
-    sqlalchemy_url = "sqlite+pysqlite://"
-    why_no_tasks = "is a file with one writer, which Spark's tasks cannot share"
-    spark_write = "txpool.spark.table.sqlite.write:DriverWrite"
+    spark = SparkPart(
+        "txpool.spark.table.sqlite.write:DriverWrite",
+        why_no_tasks="is a file with one writer, which Spark's tasks cannot share",
+    )
+    sqlalchemy = SQLAlchemyPart("sqlite+pysqlite://")
 
     def check(self, settings: DataSourceSettings) -> None:
         values = settings.properties

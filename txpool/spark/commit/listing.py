@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from txpool.datasource import DataSource
+from txpool.datasource import Source
 from txpool.errors import ConfigurationError, described
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.spark.commit.attempts import Attempt, attempts_of
@@ -29,7 +29,7 @@ class PreparedAttempts:
     unreachable: dict[str, Exception]
 
 
-def list_attempts(datasources: Iterable[DataSource], *, gtrid: str, write: int) -> PreparedAttempts:
+def list_attempts(datasources: Iterable[Source], *, gtrid: str, write: int) -> PreparedAttempts:
     """List the prepared branches of the write in every datasource. Returns the error of a datasource; raises none."""
     records: list[BranchRecord] = []
     identities: dict[str, str] = {}
@@ -62,7 +62,7 @@ def require_same_server(record: BranchRecord, listing: PreparedAttempts) -> None
         )
 
 
-def roll_back(attempts: Iterable[Attempt], datasources: Iterable[DataSource]) -> None:
+def roll_back(attempts: Iterable[Attempt], datasources: Iterable[Source]) -> None:
     """Roll back attempts that cannot be chosen any more. What cannot be reached is left to recovery."""
     by_name = {datasource.name: datasource for datasource in datasources}
     for attempt in attempts:

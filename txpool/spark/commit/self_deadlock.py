@@ -193,7 +193,8 @@ class SelfDeadlockDetector(BackgroundThread):
             )
 
     def _enlistment(self, source: DataSource) -> Enlistment | None:
-        return self._transaction.enlistment_in(source.name)
+        found = self._transaction.enlistment_in(source.name)
+        return found if isinstance(found, Enlistment) else None
 
 
 def _query_waits(source: DataSource, gtrid: str, write: int, driver: int) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import LiteralString, Protocol
 
 from txpool.datasource import DataSource
 from txpool.errors import OperationalError
+from txpool.resources.parts import NO_SPARK
 from txpool.resources.postgresql.qualified import qualified
 from txpool.tm.transaction import Transaction
 
@@ -131,7 +132,8 @@ class SlotReservation:
 
 def try_reserve(datasource: DataSource, slots: int) -> Reservation:
     """Reserve slots, as many as are free. The caller releases them."""
-    return SlotReservation(datasource, slots) if datasource.resource_manager.counts_slots else _NoLimit()
+    spark = datasource.resource_manager.spark or NO_SPARK
+    return SlotReservation(datasource, slots) if spark.counts_slots else _NoLimit()
 
 
 def reserve(datasource: DataSource, partitions: int, gtrid: str) -> Reservation:

@@ -104,7 +104,7 @@ def write_partition(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> Parti
     task: PartitionTask | StagedCopy
     strategy = plan.strategy
     datasources, _ = plan.datasources.unpack()
-    dialect = dialect_of(datasources.get(plan.source) or find(plan.source))
+    dialect = dialect_of(find(datasources.get(plan.source) or plan.source))
     try:
         with closing(_TaskSlot(plan)) as slot:
             if slot.held:
@@ -144,7 +144,7 @@ class _TaskSlot:
         self._reservation: Reservation | None = None
         if plan.strategy == DIRECT:
             datasources, _ = plan.datasources.unpack()
-            reservation = try_reserve(datasources.get(plan.source) or find(plan.source), 1)
+            reservation = try_reserve(find(datasources.get(plan.source) or plan.source), 1)
             if reservation.spare > _SPARE_SLOTS:
                 self._reservation = reservation
             else:

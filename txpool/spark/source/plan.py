@@ -21,6 +21,7 @@ from txpool.characteristics import Characteristics
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.base import LocationKey
+from txpool.resources.parts import NO_SPARK
 from txpool.resources.recovery_access import StagingTable
 from txpool.spark.commit.earlier_runs import settle_earlier_runs
 from txpool.spark.commit.locations import note_locations
@@ -135,9 +136,10 @@ def plan_write(
         # Raises the error that says how to configure a decision log.
         get_manager().new_transaction().adopt((), late_branches=False)
     source = find(given["datasource"])
-    if not source.resource_manager.spark_tasks:
+    spark = source.resource_manager.spark or NO_SPARK
+    if not spark.tasks:
         raise NotSupportedError(
-            f'{source.name} (driver={source.driver}) {source.resource_manager.why_no_tasks}: the "txpool" format '
+            f'{source.name} (driver={source.driver}) {spark.why_no_tasks}: the "txpool" format '
             "does not write into it. Use write_table(), if that can. Nothing was done"
         )
     require_not_alone(source)

@@ -20,6 +20,7 @@ from pyspark.sql.utils import is_remote
 
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
+from txpool.resources.parts import NO_SPARK
 from txpool.spark.commit.session import context_of
 from txpool.spark.table.idempotent_write import IdempotentWrite
 from txpool.spark.task.datasources import datasources_for
@@ -56,7 +57,7 @@ def once_per_batch(
             "session (SparkSession.builder.master(…), or spark-submit). Nothing was done"
         )
     source = find(datasource)
-    if not source.resource_manager.spark_tasks:
+    if not (source.resource_manager.spark or NO_SPARK).tasks:
         raise NotSupportedError(
             f"the record of a batch is kept in PostgreSQL, MariaDB or MySQL, and {source.name} has "
             f"driver={source.driver}: name another datasource; the function may still write to this one. Nothing was "

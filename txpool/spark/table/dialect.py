@@ -14,6 +14,7 @@ from pyspark.sql.types import StructField
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
 from txpool.resources.base import Role
+from txpool.resources.parts import NO_SPARK
 from txpool.resources.recovery_access import StagingTable
 
 if TYPE_CHECKING:
@@ -217,6 +218,6 @@ def require_not_alone(source: DataSource) -> None:
 
 
 def dialect_of(datasource: DataSource) -> TableDialect:
-    """How Spark's tasks write the tables of this datasource, whose resource manager has `spark_tasks`."""
-    dialect: TableDialect = resolve_name(datasource.resource_manager.spark_tasks)
+    """How Spark's tasks write the tables of this datasource, whose resource manager has a part for that."""
+    dialect: TableDialect = resolve_name((datasource.resource_manager.spark or NO_SPARK).tasks)
     return dialect

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
+from txpool.resources.parts import NO_SPARK
 from txpool.spark.commit.session import context_of, most_partitions, warn_of_risks
 from txpool.spark.table.dialect import dialect_of
 from txpool.spark.table.partition_transactions import write_partitions
@@ -85,12 +86,14 @@ def write_table(
         outer.characteristics.require_writable(outer.gtrid, "write_table()")
     context = context_of(df, "write_table()")
     source = find(datasource)
-    manager = source.resource_manager
-    if not manager.spark_write:
-        raise NotSupportedError(f"write_table() cannot write into {manager.database}. Nothing was done.")
-    if not manager.spark_tasks and (strategy != "auto" or atomicity == "partition"):
+    spark = source.resource_manager.spark or NO_SPARK
+    if not spark.write:
         raise NotSupportedError(
-            f"{source.name} (driver={source.driver}) {manager.why_no_tasks}: use strategy='auto' and "
+            f"write_table() cannot write into {source.resource_manager.database}. Nothing was done."
+        )
+    if not spark.tasks and (strategy != "auto" or atomicity == "partition"):
+        raise NotSupportedError(
+            f"{source.name} (driver={source.driver}) {spark.why_no_tasks}: use strategy='auto' and "
             "atomicity='job'. Nothing was done."
         )
     if atomicity == "job":
@@ -103,8 +106,8 @@ def write_table(
         report = write_partitions(df, source, target, mode, transaction_id=transaction_id, progress=progress)
     else:
         # The driver fetches whole partitions into its memory, so there they are coalesced only on request.
-        limit = max_partitions or (most_partitions(context) if manager.spark_tasks else None)
-        kind: type[TaskWrite | DriverWrite] = resolve_name(manager.spark_write)
+        limit = max_partitions or (most_partitions(context) if spark.tasks else None)
+        kind: type[TaskWrite | DriverWrite] = resolve_name(spark.write)
         write = kind(df, source, table, mode, tuple(keys), create, strategy, transaction_id, limit, progress)
         with transaction() as ambient:
             report = write.run(ambient)

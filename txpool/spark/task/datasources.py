@@ -14,7 +14,7 @@ from socket import gethostname
 from typing import Any
 
 from txpool.config import secrets
-from txpool.datasource import DataSource, find, install_received, known
+from txpool.datasource import Source, find_source, install_received, known, open_file, open_serialized
 from txpool.errors import ConfigurationError
 from txpool.spark.task.references import references_in
 from txpool.tm.manager import get_manager
@@ -34,7 +34,7 @@ class TaskDatasources:
     unavailable: Mapping[str, str]
 
     @classmethod
-    def pack(cls, explicit: Iterable[DataSource], implicit: Mapping[str, DataSource]) -> TaskDatasources:
+    def pack(cls, explicit: Iterable[Source], implicit: Mapping[str, Source]) -> TaskDatasources:
         """Pack both; `implicit` has names and paths as keys. ConfigurationError if an explicit one cannot be sent."""
         settings: dict[str, Mapping[str, Any]] = {}
         unavailable: dict[str, str] = {}
@@ -51,17 +51,17 @@ class TaskDatasources:
         names = {key: datasource.name for key, datasource in registered.items() if datasource.name in settings}
         return cls(os.getcwd(), settings, names, unavailable)
 
-    def unpack(self) -> tuple[dict[str, DataSource], dict[str, str]]:
+    def unpack(self) -> tuple[dict[str, Source], dict[str, str]]:
         """Install the datasources in this process. Returns them by name, and why each of the others is unavailable.
 
         A process that serves several tasks keeps the datasources and their pools.
         """
         secrets.variable_advice = _variable_advice
-        datasources: dict[str, DataSource] = {}
+        datasources: dict[str, Source] = {}
         unavailable = dict(self.unavailable)
         for name, settings in self.settings.items():
             try:
-                datasources[name] = DataSource.from_serialized(settings)
+                datasources[name] = open_serialized(settings)
             except ConfigurationError as error:
                 unavailable[name] = str(error)
         install_received(
@@ -77,19 +77,19 @@ def _variable_advice(name: str) -> str:
     )
 
 
-def datasources_for(passed: Iterable[DataSource], function: object) -> dict[str, DataSource]:
+def datasources_for(passed: Iterable[Source], function: object) -> dict[str, Source]:
     """The datasources that tasks may need, under every name and path that connect() may be given for them.
 
     These are the ones passed, the ones that this process has registered or opened, the ones listed in the coordinator's
     file, and the ones that the function refers to.
     """
     for path in get_manager().settings.datasources:
-        DataSource.from_properties(path)
+        open_file(path)
     needed = list(passed)
     for reference in references_in(function):
-        if isinstance(reference, DataSource) or reference.endswith(".properties"):
+        if isinstance(reference, Source) or reference.endswith(".properties"):
             with suppress(ConfigurationError):  # a task that uses the file raises the error
-                needed.append(find(reference))
+                needed.append(find_source(reference))
     datasources = known()
     for datasource in [*datasources.values(), *needed]:
         datasources[datasource.name] = datasource

@@ -12,13 +12,13 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from txpool.datasource import DataSource
+from txpool.datasource import Source
 
 #: The largest number of objects to look at, since a function may refer to very many.
 _LIMIT = 10_000
 
 
-def references_in(function: object) -> Iterator[str | DataSource]:
+def references_in(function: object) -> Iterator[str | Source]:
     """The texts, paths and datasources in a function, in what it closes over, and in the functions that it calls."""
     waiting: list[object] = [function]
     seen: dict[int, object] = {}
@@ -29,7 +29,7 @@ def references_in(function: object) -> Iterator[str | DataSource]:
         seen[id(found)] = found
         if isinstance(found, str | Path):
             yield str(found)
-        elif isinstance(found, DataSource):
+        elif isinstance(found, Source):
             yield found
         else:
             waiting.extend(_parts_of(found))

@@ -10,7 +10,7 @@ from typing import Any, cast
 from pyspark import CPickleSerializer, TaskContext
 
 from txpool.characteristics import UNSPECIFIED, Characteristics
-from txpool.datasource import DataSource
+from txpool.datasource import Source
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.resources.base import BranchRecord, LocationKey
 from txpool.spark.commit.attempts import PartitionResult, earlier_attempt, refusal
@@ -69,7 +69,7 @@ class PartitionTask:
         return iter([result.pack()])
 
     def _adopt_earlier(
-        self, partition: int, rows: Iterator[Any], datasources: Iterable[DataSource]
+        self, partition: int, rows: Iterator[Any], datasources: Iterable[Source]
     ) -> PartitionResult | None:
         """The result of an earlier attempt that is prepared, if any.
 
@@ -83,7 +83,7 @@ class PartitionTask:
         return PartitionResult(partition, earlier.number, earlier.records, {}, size)
 
     def _write(
-        self, partition: int, attempt: int, rows: Iterator[Any], datasources: dict[str, DataSource], trace: Trace | None
+        self, partition: int, attempt: int, rows: Iterator[Any], datasources: dict[str, Source], trace: Trace | None
     ) -> PartitionResult:
         subordinate = Subordinate(
             self.gtrid,
@@ -103,7 +103,7 @@ class PartitionTask:
             elif isinstance(produced, Iterator):  # a generator runs only while it is iterated
                 deque(produced, maxlen=0)
             # The driver needs the settings of datasources that it does not know. An error is raised before the prepare.
-            used = subordinate.datasources
+            used = [it for it in subordinate.datasources if isinstance(it, Source)]
             settings = {it.name: it.settings.serialized() for it in used if it is not datasources.get(it.name)}
             records = self._prepare(subordinate)
         except BaseException:

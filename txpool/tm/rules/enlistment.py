@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txpool.errors import ProgrammingError
 from txpool.resources.base import Role
 
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics
-    from txpool.datasource import DataSource
+    from txpool.tm.enlistment import TakesPart
 
 WRITE_A_LOG = (
     "Write these two lines into conf/txpool.properties (or pass them to txpool.configure):\n"
@@ -20,7 +20,7 @@ WRITE_A_LOG = (
 
 
 def require_atomic(
-    gtrid: str, others: Sequence[DataSource], datasource: DataSource, *, adopted: bool, logged: bool
+    gtrid: str, others: Sequence[TakesPart[Any]], datasource: TakesPart[Any], *, adopted: bool, logged: bool
 ) -> None:
     """ProgrammingError if a datasource cannot join the others, or prepared branches that were `adopted`."""
     datasources = [*others, datasource]
@@ -43,9 +43,9 @@ def require_atomic(
         )
 
 
-def require_begins_as(gtrid: str, datasource: DataSource, characteristics: Characteristics) -> None:
+def require_begins_as(gtrid: str, datasource: TakesPart[Any], characteristics: Characteristics) -> None:
     """ProgrammingError if a datasource's database cannot begin as the transaction demands."""
-    reason = datasource.resource_manager.why_not_begin(characteristics)
+    reason = datasource.why_not_begin(characteristics)
     if reason:
         raise ProgrammingError(
             f"datasource {datasource.name} cannot join {gtrid}, which was begun with {characteristics}: {reason}. "
@@ -53,7 +53,7 @@ def require_begins_as(gtrid: str, datasource: DataSource, characteristics: Chara
         )
 
 
-def require_adoptable(gtrid: str, others: Sequence[DataSource], *, logged: bool) -> None:
+def require_adoptable(gtrid: str, others: Sequence[TakesPart[Any]], *, logged: bool) -> None:
     """ProgrammingError if branches that were prepared elsewhere cannot commit atomically with these datasources."""
     if not logged:
         raise ProgrammingError(f"{gtrid} cannot take over prepared branches: that needs a decision log. {WRITE_A_LOG}")
@@ -65,7 +65,7 @@ def require_adoptable(gtrid: str, others: Sequence[DataSource], *, logged: bool)
         )
 
 
-def require_same(gtrid: str, here: DataSource, other: DataSource) -> None:
+def require_same(gtrid: str, here: TakesPart[Any], other: TakesPart[Any]) -> None:
     """ProgrammingError unless two datasources of one name have the same url, as when a file was read twice."""
     if here.url != other.url:
         raise ProgrammingError(

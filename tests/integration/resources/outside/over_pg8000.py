@@ -19,10 +19,12 @@ from txpool.dbapi.connection import Connection
 from txpool.errors import translated
 from txpool.findings.finding import Finding, ok
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Refused, Role
+from txpool.resources.blocking import BlockingBranch
+from txpool.resources.database import Database
 from txpool.resources.deadlines import Deadlines
+from txpool.resources.dialect import Dialect
 from txpool.resources.driver import Driver
 from txpool.resources.local import LocalTransaction
-from txpool.resources.manager import ResourceManager
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid, parse
 
@@ -38,20 +40,11 @@ class Raw(pg8000.dbapi.Connection):
     identity = timeline = role = ""
 
 
-class Local:
+class Local(Dialect):
     """A local transaction over pg8000."""
 
     def in_transaction(self, raw: Raw) -> bool:
         return bool(raw._in_transaction)
-
-    def watch_commands(self, raw: Raw) -> None:
-        """Nothing: every branch is prepared."""
-
-    def note_write(self, raw: Raw) -> None:
-        """Nothing."""
-
-    def read_only_check(self, datasource: str, driver: Driver, raw: Raw, deadlines: Deadlines, **_: bool) -> None:
-        return None
 
     def commit(self, raw: Raw) -> None:
         if raw._transaction_status != IN_TRANSACTION:
@@ -66,13 +59,11 @@ class Local:
         return BranchOutcome.ROLLED_BACK
 
 
-class Pg8000:
+class Pg8000(Driver):
     """The driver of one datasource."""
 
     module: Any = pg8000.dbapi
     dialect = Local()
-    marks = None
-    roles: tuple[str, ...] = ()
 
     def __init__(self, settings: DataSourceSettings) -> None:
         self._settings = settings
@@ -115,18 +106,8 @@ class Pg8000:
         with suppress(Exception):
             raw.close()
 
-    def cancel(self, raw: Raw, timeout: float | None = None) -> None:
-        """pg8000 has no cancel."""
-
-    def begin(self, raw: Raw, label: str = "") -> bool:
-        """False: pg8000 begins by itself."""
-        return False
-
     def reached_server(self, error: BaseException) -> bool:
         return isinstance(error, pg8000.dbapi.DatabaseError)
-
-    def note_failure(self, raw: Raw, raw_cursor: Any, error: BaseException) -> None:
-        """Does nothing."""
 
     def ended_by(self, raw: Raw, raw_cursor: Any) -> str | None:
         return None if raw._in_transaction else "commit"
@@ -139,17 +120,15 @@ class Handle(Connection):
     _driver_class = Raw
 
 
-class Branch(LocalTransaction):
+class Branch(LocalTransaction, BlockingBranch):
     """PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED by SQL; each blocks."""
 
     role = Role.PREPARED
-    record: BranchRecord
 
     def __init__(self, datasource: str, driver: Driver, raw: Raw, deadlines: Deadlines, *, file: str) -> None:
         super().__init__(datasource, driver, raw, deadlines)
         self._file = file
         self._sent = False
-        self._outcome = BranchOutcome.UNKNOWN
 
     @property
     def location(self) -> PrepareLocation:
@@ -171,17 +150,8 @@ class Branch(LocalTransaction):
     def await_prepare(self) -> PrepareVote:
         return PrepareVote.COMMIT
 
-    def start_commit(self) -> None:
-        self._outcome = ended("commit", self._driver, self.record)
-
-    def await_commit(self) -> BranchOutcome:
-        return self._outcome
-
-    def start_rollback(self) -> None:
-        self._outcome = ended("rollback", self._driver, self.record) if self._sent else self.rollback()
-
-    def await_rollback(self) -> BranchOutcome:
-        return self._outcome
+    def end(self, *, commit: bool) -> BranchOutcome:
+        return ended("commit" if commit else "rollback", self._driver, self.record) if self._sent else self.rollback()
 
 
 def ended(verb: str, driver: Driver, record: BranchRecord) -> BranchOutcome:
@@ -231,7 +201,7 @@ class Recovery:
         return ended("rollback", self._driver, record)
 
 
-class OverPg8000(ResourceManager):
+class OverPg8000(Database):
     driver = "pg8000"
     database = "PostgreSQL over pg8000"
     schemes = ("pg8000://",)

@@ -137,6 +137,17 @@ def test_it_takes_part_with_postgresql(outside: Outside) -> None:
     assert outside.databases.prepared() == []
 
 
+def test_one_that_was_written_for_b2d6ccd_takes_part_with_a_warning(outside: Outside) -> None:
+    module = outside.folder / "packages" / "over_pg8000.py"
+    text = module.read_text().replace("resources.database import Database", "resources.manager import ResourceManager")
+    module.write_text(text.replace("OverPg8000(Database)", "OverPg8000(ResourceManager)"))
+    done = outside.run("-W", "default::DeprecationWarning", "-c", WRITER, "1")
+    assert done.stdout == "committed\n", done.stderr
+    assert "OverPg8000 is deprecated" in done.stderr
+    assert "derive it from txpool.resource.Database" in done.stderr
+    assert outside.rows() == ([1], [1])
+
+
 # It blocks, so that its COMMIT PREPARED has been answered where PostgreSQL's has only been sent.
 @pytest.mark.parametrize(
     ("point", "left", "rows"),

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.integration.resources.postgresql.branches import BranchDatabase
-from txpool.resources.postgresql.session.libpq import ReplyTimeout
+from txpool.resources.deadlines import ReplyTimeout
 
 if TYPE_CHECKING:
     from txpool.resources.postgresql.session.libpq import LibpqSession

@@ -75,7 +75,7 @@ def collect_inside(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["refuse", "join"])
-@pytest.mark.parametrize("place", ["begin_branch", "enlist_datasource", "begin_use", "start"])
+@pytest.mark.parametrize("place", ["begin", "enlist_datasource", "begin_use", "start"])
 def test_an_idle_handle_is_abandoned(world: OneDatasource, mode: str, place: str) -> None:
     datasource = world.open(managed_commit=mode)
 

@@ -29,6 +29,11 @@ class Many:
     def branch_recovery(self) -> Any:
         return self
 
+    def branch_rows(self, **_: Any) -> None:
+        return None
+
+    staging = branch_rows
+
     def identity(self) -> str:
         return "1/1"
 

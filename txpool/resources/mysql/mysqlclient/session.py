@@ -16,7 +16,7 @@ import MySQLdb
 from MySQLdb.constants import CR
 
 from txpool.errors import translate
-from txpool.resources.deadlines import within_step
+from txpool.resources.deadlines import ReplyTimeout, reply_timeout, within_step
 from txpool.resources.mysql.protocol import CommandResult, after_what_went_ahead, ends_session
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 #: The commands that wait for the disk.
 _SLOW: Final = ("xa prepare", "xa commit", "xa rollback", "commit")
 _OK: Final = CommandResult()
-
-
-class ReplyTimeout(MySQLdb.OperationalError):  # type: ignore[misc]
-    """No answer came in time: whether the server executes the command is not known."""
 
 
 class MySQLdbSession:
@@ -101,7 +97,7 @@ class MySQLdbSession:
             # A signal is handled between two waits.
             while not self._readable.poll(100):
                 if until is not None and monotonic() > until:
-                    raise ReplyTimeout(CR.SERVER_LOST, "the server has not answered in time")
+                    raise reply_timeout(MySQLdb.OperationalError)(CR.SERVER_LOST, "the server has not answered in time")
             answer = self._answer(raw.read_query_result)
             answers.append(answer)
             executed = 1

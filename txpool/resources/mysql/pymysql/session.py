@@ -11,14 +11,11 @@ import pymysql
 from pymysql.constants import CR
 
 from txpool.errors import translate
+from txpool.resources.deadlines import reply_timeout
 from txpool.resources.mysql.protocol import CommandResult
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.pymysql.connection import PyMySQLRawConnection
-
-
-class ReplyTimeout(pymysql.OperationalError):  # type: ignore[misc]
-    """No answer came in time: whether the server executes the command is not known."""
 
 
 class PyMySQLSession:
@@ -53,7 +50,8 @@ class PyMySQLSession:
         except pymysql.MySQLError as error:
             raw.break_off()
             if isinstance(error.__context__, TimeoutError):
-                raise ReplyTimeout(CR.CR_SERVER_LOST, "the server has not answered in time") from None
+                late = reply_timeout(pymysql.OperationalError)
+                raise late(CR.CR_SERVER_LOST, "the server has not answered in time") from None
             translate(error)
             raise
         except BaseException:

@@ -13,8 +13,9 @@ from typing import Any, Self
 import psycopg
 from psycopg.pq.abc import PGconn
 
+from txpool.resources.deadlines import ReplyTimeout, reply_timeout
 from txpool.resources.postgresql.session.forks import OneProcessConnection
-from txpool.resources.postgresql.session.libpq import INTERVAL, LibpqSession, ReplyTimeout, bounded
+from txpool.resources.postgresql.session.libpq import INTERVAL, LibpqSession, bounded
 from txpool.resources.postgresql.session.psycopg_private import rolling_back, wait
 
 _until: ContextVar[float | None] = ContextVar("until", default=None)
@@ -66,7 +67,7 @@ def roll_back(raw: psycopg.Connection[Any], until: float | None) -> None:
         raw.rollback()
         return
     if not raw.lock.acquire(timeout=min(max(until - monotonic(), 0), TIMEOUT_MAX)):
-        raise ReplyTimeout("another thread is executing a statement on the connection")
+        raise reply_timeout(psycopg.OperationalError)("another thread is executing a statement on the connection")
     try:
         wait(bounded(rolling_back(raw), until), raw.pgconn.socket, interval=INTERVAL)
     finally:

@@ -16,6 +16,7 @@ from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
 from txpool.errors import translate
+from txpool.resources.deadlines import reply_timeout
 from txpool.resources.postgresql.session.psycopg_private import read_farewell, sending, wait
 from txpool.sql.dialects import POSTGRESQL
 
@@ -47,10 +48,6 @@ INTERVAL = 0.1
 _INTERVAL_MILLISECONDS = int(INTERVAL * 1000)
 # Errors that end a session: whether the message was executed is unknown.
 _SESSION_ENDING = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})
-
-
-class ReplyTimeout(psycopg.OperationalError):
-    """No answer came in time: whether the server executes the message is not known."""
 
 
 class LibpqSession:
@@ -116,7 +113,7 @@ class LibpqSession:
                         pgconn.flush()  # if even a short one did not fit
                     # Notices and notifications are no answer, however many come.
                     if until is not None and monotonic() > until and pgconn.is_busy():
-                        raise ReplyTimeout("the server has not answered in time")
+                        raise reply_timeout(psycopg.OperationalError)("the server has not answered in time")
                 result = pgconn.get_result()
                 if result is None:
                     return results
@@ -158,7 +155,7 @@ def _bounded(steps: Generator[Any, Any, Any], until: float, message: str) -> Gen
         answer = None
         while True:
             if monotonic() > until:
-                raise ReplyTimeout(message)
+                raise reply_timeout(psycopg.OperationalError)(message)
             try:
                 awaited = steps.send(answer)
             except StopIteration as done:

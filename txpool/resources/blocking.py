@@ -1,0 +1,60 @@
+"""Branches whose commands block: each does its work where it is started."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from txpool.resources.base import BranchOutcome, BranchRecord
+
+if TYPE_CHECKING:
+    from txpool.resources.recovery_access import BranchRecovery
+
+
+class BlockingBranch(ABC):
+    """A prepared branch that is ended by one call, which waits for the answer."""
+
+    record: BranchRecord
+    _outcome = BranchOutcome.UNKNOWN
+
+    @property
+    def datasource(self) -> str:
+        return self.record.datasource
+
+    @abstractmethod
+    def end(self, *, commit: bool) -> BranchOutcome:
+        """Commit it, or roll it back, and tell how it ended. UNKNOWN if that is not known."""
+
+    def start_commit(self) -> None:
+        self._outcome = BranchOutcome.UNKNOWN
+        self._outcome = self.end(commit=True)
+
+    def await_commit(self) -> BranchOutcome:
+        return self._outcome
+
+    def start_rollback(self) -> None:
+        self._outcome = BranchOutcome.UNKNOWN
+        self._outcome = self.end(commit=False)
+
+    def await_rollback(self) -> BranchOutcome:
+        return self._outcome
+
+
+class OneByOne:
+    """Phase two by recovery's access, a call for each branch."""
+
+    def __init__(self, access: BranchRecovery) -> None:
+        self._access = access
+
+    def branch(self, record: BranchRecord) -> BlockingBranch:
+        """A branch that is prepared already, known by its record alone."""
+        return _Recovered(self._access, record)
+
+
+class _Recovered(BlockingBranch):
+    def __init__(self, access: BranchRecovery, record: BranchRecord) -> None:
+        self._access = access
+        self.record = record
+
+    def end(self, *, commit: bool) -> BranchOutcome:
+        return self._access.commit(self.record) if commit else self._access.rollback(self.record)

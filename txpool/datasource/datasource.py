@@ -126,6 +126,12 @@ class DataSource(PoolAdministration):
         #: By gtrid: phase two of the prepared branches that a transaction has adopted.
         self._phase_two: WeakValueDictionary[str, PhaseTwo] = WeakValueDictionary()
         self._make_branch = self._branches()
+        #: Whether a task's call that works in it waits in the event loop.
+        self.waits_in_loop = (
+            self.resource_manager.waits_in_loop
+            and self.role in (Role.PREPARED, Role.ALONE)
+            and getattr(self.driver_adapter, "rows_queue", None) is None
+        )
         registry.note_opened(self)
 
     def _branches(self) -> Callable[[Any, Deadlines], OpenBranch | MarkedBranch]:

@@ -19,7 +19,6 @@ from txpool.dbapi.refusals import (
 )
 from txpool.dbapi.statements import EnlistedStatements
 from txpool.errors import described
-from txpool.locks import RLock
 from txpool.pool import Pooled
 from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
@@ -85,7 +84,7 @@ class Enlistment(EnlistedStatements):
         #: A weak reference to its transaction, which refers to it: returns None once that was dropped.
         self.owner = ref(transaction)
         self.gtrid = transaction.gtrid
-        self.lock = RLock()
+        self.lock = transaction.new_lock()
         #: The physical connection; None until `open` has taken it. It stays after the end.
         self.pooled: Pooled[Any] | None = None
         self.raw: Any = None

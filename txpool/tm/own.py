@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from txpool.errors import ProgrammingError
-from txpool.locks import RLock
 from txpool.resources.base import PREPARED
 from txpool.resources.resource import NAME, Resource, Work
 from txpool.resources.resource_branch import ResourceBranch
@@ -63,7 +62,7 @@ class ResourceEnlistment:
 
     def __init__(self, datasource: EnlistedResource, transaction: Transaction) -> None:
         self.datasource = datasource
-        self._lock = RLock()
+        self._lock = transaction.new_lock()
         #: Set once the work has begun.
         self.pooled: object | None = None
 

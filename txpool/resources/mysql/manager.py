@@ -43,6 +43,7 @@ class MySQL(ResourceManager):
     requirement = "txpool[mariadb]"
     sqlalchemy_url = "mysql+pymysql://"
     names_early = True
+    waits_in_loop = True
     writes_rows = True
     lock_holders = "txpool.resources.mysql.lock_holders:MySQLLockHolders"
     spark_write = "txpool.spark.table.table_write:TaskWrite"
@@ -111,6 +112,7 @@ class MySQLClient(MySQL):
 
     driver = "mysqlclient"
     requirement = "txpool[mysqlclient]"
+    waits_in_loop = False
     sqlalchemy_url = "mysql+mysqldb://"
 
     def _driver_class(self) -> type[MySQLDriver]:

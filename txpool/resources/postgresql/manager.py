@@ -52,6 +52,7 @@ class PostgreSQL(ResourceManager):
     counts_slots = True
     lock_holders = "txpool.resources.postgresql.lock_holders:PostgreSQLLockHolders"
     writes_rows = True
+    waits_in_loop = True
 
     def url_parameters(self) -> Collection[str]:
         """The parameters of a url that libpq knows."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from contextvars import Token
+from pkgutil import resolve_name
 from sys import _getframe
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -45,6 +47,9 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     nested block's row is a part of the whole transaction, which AlreadyDone leaves as it was. Errors, all before the
     body: AlreadyDone; OperationalError where the earlier run has not ended; ProgrammingError where the id is none; the
     driver's own where the row cannot be written.
+
+    In an event loop, write `async with txpool.transaction()`: the transaction is the task's, and that of the tasks which
+    it starts.
 
     Errors at the block's end: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError.
     """
@@ -192,6 +197,18 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             entered.extent = entered.block = None
             if entered.trace is not None or spark.is_loaded():
                 self._tell_that_left()
+
+    def __aenter__(self) -> Coroutine[Any, Any, Transaction]:
+        enter: Callable[[transaction, FrameType], Coroutine[Any, Any, Transaction]]
+        enter = resolve_name("txpool.aio.block:enter")  # by name, since that is above this
+        return enter(self, _getframe(1))
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Coroutine[Any, Any, None]:
+        leave: Callable[[transaction, BaseException | None], Coroutine[Any, Any, None]]
+        leave = resolve_name("txpool.aio.block:leave")
+        return leave(self, error)
 
     def must_end(self, error: BaseException | None) -> bool:
         """Whether this block must end the transaction now; where it has joined one, an error marks that rollback-only.

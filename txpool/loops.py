@@ -62,6 +62,24 @@ used = False
 current: Callable[[], Call | None] = _none
 
 
+_at_first_use: list[Callable[[], object]] = []
+
+
+def when_used(install: Callable[[], object]) -> None:
+    """Call this once a loop is used: so what it changes costs nothing before."""
+    _at_first_use.append(install)
+    if used:
+        install()
+
+
+def use(find: Callable[[], Call | None]) -> None:
+    """A loop is used from now on; `find` is to be `current`."""
+    global used, current
+    current, used = find, True
+    for install in _at_first_use:
+        install()
+
+
 def in_thread(function: Callable[[*Ts], T], *arguments: *Ts) -> T:
     """Call what only blocks: in a call of a task by a thread, else here."""
     if used and (call := current()) is not None:

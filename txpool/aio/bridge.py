@@ -23,7 +23,7 @@ from contextvars import copy_context
 from functools import partial
 from threading import local
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
 from weakref import ref
 
 from txpool import loops
@@ -225,7 +225,7 @@ class Call(greenlet):  # type: ignore[misc]
 
     def adopt(self, transaction: Transaction) -> None:
         transaction.in_loop = True
-        transaction.new_lock = partial(TaskLock, transaction.gtrid, strict=self.strict)
+        transaction.new_lock = cast(Any, partial(TaskLock, transaction.gtrid, strict=self.strict))
 
     def _time(self, seconds: float, number: int) -> asyncio.TimerHandle:
         return self.loop.call_later(seconds, self._wake, number, 0, self.awaited())
@@ -324,7 +324,9 @@ def _block(descriptor: int, events: int, timeout: float | None) -> int:
     if not found:
         return 0
     event = found[0][1]
-    return (events & loops.READ if event & ~select.POLLOUT else 0) | (events & loops.WRITE if event & ~select.POLLIN else 0)
+    return (events & loops.READ if event & ~select.POLLOUT else 0) | (
+        events & loops.WRITE if event & ~select.POLLIN else 0
+    )
 
 
 def current() -> Call | None:
@@ -395,5 +397,4 @@ async def run(
 
 def _use() -> None:
     owner_of_calls.append(current)
-    loops.current = current
-    loops.used = True
+    loops.use(current)

@@ -1,4 +1,4 @@
-"""A lock that tasks and threads wait for together, first come first served. Its owner is a call of a task, or a thread."""
+"""A lock that tasks and threads wait for together, first in first out. Its owner is a call of a task, or a thread."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ class ResourceManager(ABC):
     #: Whether its branches are named before their first statement, as XA does it, and not at PREPARE. Then `name` is
     #: called when the branch is made, and again with the name that PREPARE would give it: the first one stays.
     names_early: ClassVar[bool] = False
-    #: Whether its driver's waits are those of an event loop in a task. Else its statements, and the ends of transactions
-    #: that it takes part in, block in threads.
+    #: Whether its driver waits in a task's event loop. Else its statements, and the ends of transactions that it takes
+    #: part in, block in threads.
     waits_in_loop: ClassVar[bool] = False
     #: Whether its branches can write rows as evidence: `txpool.resources.branch_rows`.
     writes_rows: ClassVar[bool] = False

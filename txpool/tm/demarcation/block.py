@@ -48,8 +48,8 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     body: AlreadyDone; OperationalError where the earlier run has not ended; ProgrammingError where the id is none; the
     driver's own where the row cannot be written.
 
-    In an event loop, write `async with txpool.transaction()`: the transaction is the task's, and that of the tasks which
-    it starts.
+    In an event loop, write `async with txpool.transaction()`: the transaction is the task's, and that of the tasks
+    which it starts.
 
     Errors at the block's end: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError.
     """

@@ -81,8 +81,8 @@ class ReadingConnection(Connection):  # type: ignore[misc]
         self._position = end
         return self._buffer[begin:end]
 
-    def _write_bytes(self, data: bytes) -> None:
-        if loops.used and len(data) > _FITS and (call := loops.current()) is not None:
+    def _write_in_loop(self, data: bytes) -> None:
+        if len(data) > _FITS and (call := loops.current()) is not None:
             call.in_thread(super()._write_bytes, data)
         else:
             super()._write_bytes(data)
@@ -153,3 +153,10 @@ def _receive_in_loop(call: loops.Call, sock: Any, timeout: float | None, most: i
             sock.settimeout(former)
         if not call.wait_for(sock.fileno(), wanted, timeout):
             raise TimeoutError("timed out")
+
+
+def _write_in_loops() -> None:
+    ReadingConnection._write_bytes = ReadingConnection._write_in_loop
+
+
+loops.when_used(_write_in_loops)

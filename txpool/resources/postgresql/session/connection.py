@@ -39,13 +39,15 @@ class DeadlineConnection(OneProcessConnection):
         finally:
             _until.reset(token)
 
-    def wait(self, gen: Generator[Any, Any, Any], interval: float = INTERVAL) -> Any:
-        """As psycopg's; in a call of a task, the loop goes on meanwhile."""
-        if loops.used and (call := loops.current()) is not None:
-            return self._wait_in(call, gen)
-        return super().wait(gen, interval)
-
-    def _wait_in(self, call: loops.Call, gen: Generator[Any, Any, Any]) -> Any:
+    def wait_in_loop(
+        self, gen: Generator[Any, Any, Any], interval: float = INTERVAL, timeout: float | None = None
+    ) -> Any:
+        """As psycopg's wait(); in a call of a task, the loop goes on meanwhile."""
+        call = loops.current()
+        if call is None:
+            return super().wait(gen, interval, timeout)
+        if timeout is not None:
+            return call.in_thread(super().wait, gen, interval, timeout)
         try:
             return call.steps(gen, self.pgconn.socket)
         except Exception:
@@ -96,3 +98,11 @@ def roll_back(raw: psycopg.Connection[Any], until: float | None) -> None:
         wait(bounded(rolling_back(raw), until), raw.pgconn.socket, INTERVAL)
     finally:
         raw.lock.release()
+
+
+def _wait_in_loops() -> None:
+    # Only now, since each statement would pay for a method of ours around psycopg's.
+    DeadlineConnection.wait = DeadlineConnection.wait_in_loop  # type: ignore[method-assign, assignment]
+
+
+loops.when_used(_wait_in_loops)

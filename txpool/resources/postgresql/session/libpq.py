@@ -7,7 +7,7 @@ psycopg's own methods send, wait and check in one call, and put a BEGIN before t
 from __future__ import annotations
 
 import select
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -90,7 +90,7 @@ class Session:
         # What came before was answered, so a short message fits into the socket.
         self._unsent = len(message) > _SHORT and pgconn.flush() != 0
 
-    def receive(self, until: float | None = None) -> list[PGresult]:
+    def receive(self, until: float | None = None) -> list[PGresult]:  # noqa: PLR0912 - each call costs every commit
         """Wait for the whole answer; an error of the server is one of its results, a lost connection raises.
 
         `ReplyTimeout` where the answer has not come at `until`, by the monotonic clock: then the connection must be
@@ -99,7 +99,8 @@ class Session:
         if self._unsent:
             wait(bounded(sending(self._pgconn), until), self._pgconn.socket, INTERVAL)
             self._unsent = False
-        pgconn, results, poll = self._pgconn, self.results, self._poll
+        pgconn, results = self._pgconn, self.results
+        poll: Callable[[int], object] = self._poll
         if loops.used and (call := loops.current()) is not None:
             poll = partial(_poll_in_loop, call, pgconn, None if until is None else INTERVAL)
         try:

@@ -43,6 +43,8 @@ TWO_PHASE = "_tpc"
 two_phase_of: Callable[[psycopg.Connection[Any]], tuple[psycopg.Xid, bool] | None] = attrgetter(TWO_PHASE)
 #: The attribute with the notifications that came while nobody listened, for the next notifies().
 BACKLOG = "_notifies_backlog"
+
+
 #: Waits for the steps of a generator. `Connection.wait()` takes the connection's lock, which a cancel needs.
 def wait(steps: Generator[Any, Any, Any], descriptor: int, interval: float) -> Any:
     if loops.used and (call := loops.current()) is not None:

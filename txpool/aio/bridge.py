@@ -51,6 +51,8 @@ class _Awaited(Future[None]):
     def __init__(self, call: Call, loop: AbstractEventLoop) -> None:
         super().__init__(loop=loop)
         self._call = call
+        #: Of the wait. Not on the stack of the greenlet, since it refers to this.
+        self.timer: asyncio.TimerHandle | None = None
 
     def cancel(self, msg: Any = None) -> bool:
         """Called by `Task.cancel`, of which nothing else is heard."""
@@ -158,26 +160,26 @@ class Call(greenlet):  # type: ignore[misc]
         if self.blocking:
             return _block(descriptor, events, timeout)
         number = self._begin_wait()
-        timer = None
         try:
-            timer = self._watch(descriptor, events, timeout, number)
+            self._watch(descriptor, events, timeout, number)
             self._pause()
         finally:
-            if timer is not None:
-                timer.cancel()
+            if timeout is not None:
+                self._stop_timer()
             if events & loops.READ:
                 self._unwatch(self.loop.remove_reader, descriptor)
             if events & loops.WRITE:
                 self._unwatch(self.loop.remove_writer, descriptor)
         return _block(descriptor, events, timeout) if self.blocking else self._ready
 
-    def _watch(self, descriptor: int, events: int, timeout: float | None, number: int) -> asyncio.TimerHandle | None:
+    def _watch(self, descriptor: int, events: int, timeout: float | None, number: int) -> None:
         awaited, loop = self.awaited(), self.loop
         if events & loops.READ:
             loop.add_reader(descriptor, self._wake, number, loops.READ, awaited)
         if events & loops.WRITE:
             loop.add_writer(descriptor, self._wake, number, loops.WRITE, awaited)
-        return None if timeout is None else loop.call_later(timeout, self._wake, number, 0, awaited)
+        if timeout is not None:
+            awaited.timer = loop.call_later(timeout, self._wake, number, 0, awaited)
 
     @staticmethod
     def _unwatch(remove: Callable[[int], object], descriptor: int) -> None:
@@ -199,25 +201,25 @@ class Call(greenlet):  # type: ignore[misc]
     def sleep_until(self, signal: Signal, timeout: float | None) -> None:
         """Wait for a signal, or for so many seconds."""
         number = signal.number = self._begin_wait()
-        timer = self._time(_LONG if timeout is None else timeout, number)
+        self._start_timer(_LONG if timeout is None else timeout, number)
         try:
             if not signal.is_set():
                 self._pause()
         finally:
             self._wait = 0
-            timer.cancel()
+            self._stop_timer()
 
     def in_thread(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         if self.blocking:
             return function(*arguments)
         number = self._begin_wait(interruptible=False)
         job = threads.Job(self, copy_context(), function, arguments, partial(self.wake_soon, number))
-        timer = self._time(_LONG, number)
+        self._start_timer(_LONG, number)
         try:
             threads.start(job)
             self._pause()
         finally:
-            timer.cancel()
+            self._stop_timer()
             self._wait = 0
         job.done.acquire()  # which is released, unless nobody awaits this any more
         outcome: T = job.outcome()
@@ -227,8 +229,15 @@ class Call(greenlet):  # type: ignore[misc]
         transaction.in_loop = True
         transaction.new_lock = cast(Any, partial(TaskLock, transaction.gtrid, strict=self.strict))
 
-    def _time(self, seconds: float, number: int) -> asyncio.TimerHandle:
-        return self.loop.call_later(seconds, self._wake, number, 0, self.awaited())
+    def _start_timer(self, seconds: float, number: int) -> None:
+        awaited = self.awaited()
+        awaited.timer = self.loop.call_later(seconds, self._wake, number, 0, awaited)
+
+    def _stop_timer(self) -> None:
+        awaited = self._awaited()
+        if awaited is not None and awaited.timer is not None:
+            awaited.timer.cancel()
+            awaited.timer = None
 
     def _begin_wait(self, *, interruptible: bool = True) -> int:
         if interruptible:
@@ -335,7 +344,7 @@ def current() -> Call | None:
     return here if type(here) is Call else None
 
 
-async def run(
+async def run(  # noqa: PLR0912 - what may come between the call and its task stands together
     function: Callable[[], T],
     *,
     told: Callable[[BaseException], object] | None = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 

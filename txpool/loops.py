@@ -47,10 +47,6 @@ class Call(Protocol):
     def adopt(self, transaction: Transaction) -> None:
         """The call has made this transaction: give it locks that tasks can wait for."""
 
-    @property
-    def name(self) -> str:
-        """The task's name, for messages."""
-
 
 def _none() -> Call | None:
     return None

@@ -30,6 +30,7 @@ from txpool import loops
 from txpool.aio import threads
 from txpool.aio.lock import TaskLock, owner_of_calls
 from txpool.aio.missing import getcurrent, greenlet
+from txpool.errors import ProgrammingError
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
@@ -88,7 +89,6 @@ class Call(greenlet):  # type: ignore[misc]
         self._interruptible = False
         self._ready = 0
         self._awaited: Callable[[], _Awaited | None] = _nothing
-        self.name = ""
         self.strict = True
 
     # -- for the task -------------------------------------------------------------------------------------------
@@ -357,7 +357,12 @@ async def run(  # noqa: PLR0912 - what may come between the call and its task st
     is called with a result that nobody gets, since the task was cancelled. `strict` is of the transactions that it
     begins: a synchronous call in them would be refused.
     """
-    loop = asyncio.get_running_loop()
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        raise ProgrammingError(
+            "this is awaited in no event loop of asyncio's: under trio, call the synchronous functions by "
+            "trio.to_thread.run_sync(). Nothing was done"
+        )
     if not loops.used:
         _use()
     try:
@@ -366,9 +371,6 @@ async def run(  # noqa: PLR0912 - what may come between the call and its task st
         idle = _here.idle = []
     call = idle.pop() if idle else Call()
     call.told, call.strict = told, strict
-    task = asyncio.current_task()
-    call.name = "" if task is None else task.get_name()
-    del task
     call.begin(loop, function)
     try:
         if not call.finished:

@@ -1,4 +1,4 @@
-"""The transaction follows the task and those that it starts; what would hold the loop is refused, with what to write."""
+"""The transaction follows the task and those that it starts; what would hold the loop is refused."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ def test_the_tasks_that_it_starts_work_in_it(two: TwoDatabases) -> None:
 
 def test_a_child_that_fails_rolls_all_back(two: TwoDatabases) -> None:
     async def main() -> None:
-        async with txpool.transaction():
-            async with asyncio.TaskGroup() as group:
-                group.create_task(two.insert(1))
-                group.create_task(two.insert(1))
+        async with txpool.transaction(), asyncio.TaskGroup() as group:
+            group.create_task(two.insert(1))
+            group.create_task(two.insert(1))
 
     with pytest.raises(ExceptionGroup) as raised:
         asyncio.run(main())
@@ -147,7 +146,7 @@ def test_synchronous_use_in_a_loop_stays_as_it_is(two: TwoDatabases) -> None:
             for source in (two.one, two.two):
                 with closing(source.connect()) as connection:
                     connection.execute("insert into t values (2)")
-            with pytest.raises(txpool.ProgrammingError, match="async with txpool.transaction"):
+            with pytest.raises(txpool.ProgrammingError, match=r"async with txpool\.transaction"):
                 await txpool.aconnect(two.one)
         with two.one.connect() as plain:
             plain.execute("select 1")
@@ -234,13 +233,13 @@ def test_a_savepoint(two: TwoDatabases) -> None:
 def test_what_is_not_there_says_so(two: TwoDatabases) -> None:
     async def main() -> None:
         async with await txpool.aconnect(two.one) as connection:
-            with pytest.raises(AttributeError, match="pipeline.*to_thread"):
+            with pytest.raises(AttributeError, match=r"pipeline.*to_thread"):
                 connection.pipeline()
-            with pytest.raises(AttributeError, match="copy.*to_thread"):
+            with pytest.raises(AttributeError, match=r"copy.*to_thread"):
                 connection.cursor().copy("copy t to stdout")
             with pytest.raises(AttributeError, match="no attribute"):
                 connection.nonsense()
 
     asyncio.run(main())
-    with pytest.raises(txpool.ConfigurationError, match="asyncpg.*aconnect"):
+    with pytest.raises(txpool.ConfigurationError, match=r"asyncpg.*aconnect"):
         txpool.connect("postgresql+asyncpg://localhost/orders")

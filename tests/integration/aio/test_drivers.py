@@ -33,7 +33,9 @@ def ledger(tmp_path: Path) -> Iterator[txpool.DataSource]:
 def shop(mariadb: MySQLServer) -> Iterator[txpool.DataSource]:
     mariadb.empty()
     mariadb.execute("create table t (a integer primary key)", database="one")
-    source = txpool.DataSource(name="shop", driver="pymysql", mode="xa", url=mariadb.url("one"), password=mariadb.password)
+    source = txpool.DataSource(
+        name="shop", driver="pymysql", mode="xa", url=mariadb.url("one"), password=mariadb.password
+    )
     yield source
     source.close()
 

@@ -1,4 +1,4 @@
-"""No lock of a thread is held while a task is suspended: another task of that thread would enter it, or wait for ever."""
+"""No lock of a thread is held while a task is suspended: another task of that thread would enter it, or freeze."""
 
 from __future__ import annotations
 
@@ -100,6 +100,7 @@ def test_tasks_and_threads_have_a_lock_in_turn() -> None:
     """First in first out over both; reentrant for its owner; nobody is in it with another."""
     lock = TaskLock("")
     inside: list[object] = []
+    releasing: list[object] = []
     order: list[object] = []
 
     def work(name: object, gate: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
@@ -114,7 +115,7 @@ def test_tasks_and_threads_have_a_lock_in_turn() -> None:
                 assert call is not None
                 woken = call.signal()
                 loop.call_later(60, woken.release)
-                asyncio.ensure_future(_release(gate, woken), loop=loop)
+                releasing.append(loop.create_task(_release(gate, woken)))
                 woken.acquire()
             inside.remove(name)
 

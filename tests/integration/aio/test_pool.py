@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 import txpool
 from tests.integration.aio.two_databases import TwoDatabases
 
@@ -95,12 +97,8 @@ def test_a_task_that_is_cancelled_as_it_connects(two: TwoDatabases) -> None:
 def test_the_wait_has_its_end(two: TwoDatabases) -> None:
     async def main() -> None:
         held = [await txpool.aconnect(two.one) for _ in range(5)]
-        try:
+        with pytest.raises(txpool.PoolTimeout, match="5 of 5 are in use"):
             await txpool.aconnect(two.one, 0.05)
-        except txpool.PoolTimeout as error:
-            assert "5 of 5 are in use" in str(error)
-        else:
-            raise AssertionError
         for connection in held:
             await connection.close()
 

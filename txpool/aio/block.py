@@ -99,6 +99,12 @@ class Entered:
         try:
             return await run(leave, told=told)
         except CancelledError as cancelled:
-            if begun is not None:
+            if begun is not None and cancelled is not error:
                 _log_unheard(begun, cancelled.__cause__)
             raise
+        except Exception as outcome:
+            if not isinstance(error, CancelledError):
+                raise
+            if begun is not None:
+                _log_unheard(begun, outcome)
+            raise error from outcome

@@ -17,6 +17,7 @@ from txpool.aio.lock import TaskLock
 from txpool.datasource import DataSource
 from txpool.datasource.lookup import find
 from txpool.errors import NotSupportedError
+from txpool.tm.ambient import ambient
 
 if TYPE_CHECKING:
     from txpool.config.secrets import Secret
@@ -38,9 +39,12 @@ class AsyncConnection:
         self._source = source
         self._lock = TaskLock("")
 
-    async def call(self, function: Callable[[], T], *, shielded: bool = False) -> T:
+    async def call(self, function: Callable[[], T], *, shielded: bool = False, statement: bool = False) -> T:
         """For this package: call what uses the connection. Shielded, a cancellation waits for its end."""
         require_in_loop(f"an asynchronous connection of {self._source.name}")
+        required = self._handle.required
+        if statement and required is not None and ambient() is None:
+            required.check()  # here, since the greenlet's stack has no line of the program's
         told = (lambda _: None) if shielded else None
         return await run(partial(self._serialised, function), told=told)
 
@@ -75,7 +79,7 @@ class AsyncConnection:
         """Execute on a new cursor, and return that."""
         handle = self._handle
         if hasattr(type(handle), "execute"):
-            made = await self.call(partial(handle.execute, query, *args, **kwargs))
+            made = await self.call(partial(handle.execute, query, *args, **kwargs), statement=True)
             return AsyncCursor(self, None, made)
         return await self.cursor().execute(query, *args, **kwargs)
 
@@ -89,11 +93,7 @@ class AsyncConnection:
 
     async def close(self) -> None:
         """Give the physical connection back: now, or, in a transaction, at its end."""
-        if not self._is_closed():
-            await run(partial(self._serialised, self._handle.close), told=lambda _: None)
-
-    def _is_closed(self) -> bool:
-        return self._handle.pooled is None and self._handle.enlistment is None
+        await run(partial(self._serialised, self._handle.close), told=lambda _: None)
 
     async def set_autocommit(self, value: bool) -> None:
         """As psycopg's."""

@@ -42,12 +42,14 @@ class AsyncCursor:
         return cursor
 
     async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the synchronous cursor."""
+
         def call() -> Any:
             cursor = self._made()
             result = getattr(cursor, method)(*args, **kwargs)
             return self if result is cursor else result
 
-        return await self._connection.call(call)
+        return await self._connection.call(call, statement=method.startswith("execute"))
 
     async def execute(self, query: Any, *args: Any, **kwargs: Any) -> Self:
         """Execute a statement; returns the cursor."""

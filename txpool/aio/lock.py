@@ -11,6 +11,7 @@ from typing import Any
 
 from txpool.aio.threads import working_for
 from txpool.errors import ProgrammingError
+from txpool.locks import Lock
 
 #: What tells the call in which this code runs.
 owner_of_calls: list[Callable[[], Any]] = []
@@ -37,7 +38,7 @@ class TaskLock:
         self._gtrid = gtrid
         self._strict = strict
         #: Of the state below; never held over a wait.
-        self._mutex = allocate_lock()
+        self._mutex = Lock()
         self._owner: object = None
         self._count = 0
         self._waiters: deque[_Waiter] = deque()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import threading
 from contextlib import closing
 
 import pytest
@@ -243,3 +245,58 @@ def test_what_is_not_there_says_so(two: TwoDatabases) -> None:
     asyncio.run(main())
     with pytest.raises(txpool.ConfigurationError, match=r"asyncpg.*aconnect"):
         txpool.connect("postgresql+asyncpg://localhost/orders")
+
+
+@pytest.mark.parametrize("required", ["warn", "strict"])
+def test_a_statement_outside_any_transaction(two: TwoDatabases, required: str) -> None:
+    """A warning, at the program's own line; or it is refused."""
+    server = two.databases.server
+    options = {"driver": "psycopg", "mode": "xa", "password": server.password, "transaction_required": required}
+
+    async def main(source: txpool.DataSource) -> None:
+        async with txpool.transaction(), await txpool.aconnect(source) as connection:
+            await connection.execute("insert into t values (1)")
+        async with await txpool.aconnect(source) as connection:
+            for execute in (connection.execute, connection.cursor().execute):
+                if required == "strict":
+                    with pytest.raises(txpool.ProgrammingError, match=r"transaction\.required = strict"):
+                        await execute("insert into t values (2)")
+                    continue
+                with pytest.warns(txpool.OutsideTransactionWarning) as warned:
+                    await execute("select 1")
+                assert [each.filename for each in warned] == [__file__]
+
+    with txpool.DataSource(name="checked", url=server.url("one"), **options) as source:
+        asyncio.run(main(source))
+    assert two.held(1) == (1, 0)
+    assert two.held(2) == (0, 0)
+
+
+def test_two_loops_at_once(two: TwoDatabases) -> None:
+    """Each in a thread of its own, over the same pools and the same log."""
+
+    async def main(first: int) -> None:
+        await asyncio.gather(*(two.transfer(first + value, []) for value in range(30)))
+
+    threads = [threading.Thread(target=asyncio.run, args=(main(first),)) for first in (0, 100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for name in ("one", "two"):
+        assert two.databases.rows(name, "select count(*) from t") == [(60,)]
+
+
+def test_a_forked_child_begins_anew(two: TwoDatabases) -> None:
+    """The thread that writes the log for tasks is not in it."""
+    asyncio.run(two.transfer(1, []))
+    child = os.fork()
+    if not child:
+        try:
+            asyncio.run(two.transfer(2, []))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    asyncio.run(two.transfer(3, []))
+    assert {two.held(value) for value in (1, 2, 3)} == {(1, 1)}

@@ -17,6 +17,7 @@ from txpool.aio.lock import TaskLock
 from txpool.datasource import DataSource
 from txpool.datasource.lookup import find
 from txpool.errors import NotSupportedError
+from txpool.pool.report import stack_of_caller
 from txpool.tm.ambient import ambient
 
 if TYPE_CHECKING:
@@ -166,4 +167,8 @@ async def connect(
         partial(source.connect, timeout, user=user, password=password),
         dispose=lambda taken: taken.close(),  # which gives back what is clean, without a wait
     )
+    if source.pool.leak_threshold is not None:  # the greenlet's stack has no line of the program's
+        holder: Any = handle.holder()
+        taken = holder if handle.enlistment is None else holder.pooled
+        taken.stack = stack_of_caller()
     return AsyncConnection(handle, source)

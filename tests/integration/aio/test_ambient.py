@@ -6,12 +6,16 @@ import asyncio
 import os
 import re
 import threading
+from collections.abc import AsyncIterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 import txpool
 from tests.integration.aio.two_databases import TwoDatabases
+from tests.support.outbox import Outbox
+from tests.support.waiting import until
 
 
 def test_the_tasks_that_it_starts_work_in_it(two: TwoDatabases) -> None:
@@ -300,3 +304,56 @@ def test_a_forked_child_begins_anew(two: TwoDatabases) -> None:
     assert os.waitpid(child, 0)[1] == 0
     asyncio.run(two.transfer(3, []))
     assert {two.held(value) for value in (1, 2, 3)} == {(1, 1)}
+
+
+def test_an_abandoned_generator_rolls_back(two: TwoDatabases) -> None:
+    """Nobody finishes it. A thread rolls back, and the connections come back."""
+
+    async def rows() -> AsyncIterator[int]:
+        async with txpool.transaction():
+            await two.insert(1)
+            yield 1
+            yield 2
+
+    async def main() -> None:
+        async for row in rows():
+            assert row == 1
+            break
+
+    asyncio.run(main())
+    until(lambda: two.one.statistics().taken == two.two.statistics().taken == 0)
+    assert two.held(1) == (0, 0)
+
+
+def test_a_resource_of_ones_own(two: TwoDatabases, tmp_path: Path) -> None:
+    """Its synchronous enlist() would hold the loop; its end does not."""
+    folder = tmp_path / "outbox"
+    folder.mkdir()
+    resource = Outbox("outbox", folder)
+
+    async def main() -> None:
+        async with txpool.transaction() as transaction:
+            with pytest.raises(txpool.ProgrammingError, match="to_thread"):
+                transaction.enlist(resource)
+            letters = await asyncio.to_thread(transaction.enlist, resource)
+            letters.write(b"hello")
+            await two.insert(1)
+
+    asyncio.run(main())
+    assert two.held(1) == (1, 1)
+    assert [each.read_bytes() for each in folder.iterdir() if each.is_file()] == [b"hello"]
+
+
+def test_who_holds_a_connection_for_long(two: TwoDatabases, caplog: pytest.LogCaptureFixture) -> None:
+    """The report names the line of the program's that has taken it."""
+    server = two.databases.server
+    options = {"driver": "psycopg", "mode": "xa", "password": server.password, "pool_leak_threshold": 0.01}
+
+    async def main(source: txpool.DataSource) -> None:
+        async with await txpool.aconnect(source):
+            while not any("taken at" in each.getMessage() for each in caplog.records):
+                await asyncio.sleep(0.01)
+
+    with txpool.DataSource(name="leaks", url=server.url("one"), **options) as source:
+        asyncio.run(main(source))
+    assert __file__ in caplog.text

@@ -46,8 +46,7 @@ class AsyncConnection:
         required = self._handle.required
         if statement and required is not None and ambient() is None:
             required.check()  # here, since the greenlet's stack has no line of the program's
-        told = (lambda _: None) if shielded else None
-        return await run(partial(self._serialised, function), told=told)
+        return await run(partial(self._serialised, function), told=_wait_for_it if shielded else None)
 
     def _serialised(self, function: Callable[[], T]) -> T:
         with self._lock:
@@ -94,7 +93,11 @@ class AsyncConnection:
 
     async def close(self) -> None:
         """Give the physical connection back: now, or, in a transaction, at its end."""
-        await run(partial(self._serialised, self._handle.close), told=lambda _: None)
+        handle = self._handle
+        if handle.pooled is None:  # without a wait
+            handle.close()
+        else:
+            await run(partial(self._serialised, handle.close), told=_wait_for_it)
 
     async def set_autocommit(self, value: bool) -> None:
         """As psycopg's."""
@@ -137,7 +140,10 @@ class AsyncConnection:
         """Plain: as the driver's, and closed. In a transaction: closed, nothing else."""
         if isinstance(error, GeneratorExit):  # nobody awaits this: the pool closes the connection
             return
-        await run(partial(self._serialised, partial(self._leave, kind, error)), told=lambda _: None)
+        if self._handle.pooled is None:  # in a transaction, or closed: without a wait
+            self._handle.close()
+        else:
+            await run(partial(self._serialised, partial(self._leave, kind, error)), told=_wait_for_it)
 
     def _leave(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         try:
@@ -155,6 +161,10 @@ class AsyncConnection:
 
     def __repr__(self) -> str:
         return f"<asynchronous {repr(self._handle)[1:]}"
+
+
+def _wait_for_it(_: BaseException) -> None:
+    """A cancellation that changes nothing of the call."""
 
 
 async def connect(

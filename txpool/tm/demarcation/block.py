@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextvars import Token
+from functools import cache
 from pkgutil import resolve_name
 from sys import _getframe
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -199,16 +200,14 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
                 self._tell_that_left()
 
     def __aenter__(self) -> Coroutine[Any, Any, Transaction]:
-        enter: Callable[[transaction, FrameType], Coroutine[Any, Any, Transaction]]
-        enter = resolve_name("txpool.aio.block:enter")  # by name, since that is above this
-        return enter(self, _getframe(1))
+        entered: Coroutine[Any, Any, Transaction] = _in_task("enter")(self, _getframe(1))
+        return entered
 
     def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Coroutine[Any, Any, None]:
-        leave: Callable[[transaction, BaseException | None], Coroutine[Any, Any, None]]
-        leave = resolve_name("txpool.aio.block:leave")
-        return leave(self, error)
+        left: Coroutine[Any, Any, None] = _in_task("leave")(self, error)
+        return left
 
     def must_end(self, error: BaseException | None) -> bool:
         """Whether this block must end the transaction now; where it has joined one, an error marks that rollback-only.
@@ -273,6 +272,13 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         timeout = self.entered_transaction.rollback_cause
         if isinstance(timeout, TransactionTimeout) and isinstance(error, Exception) and error is not timeout:
             raise timeout from error  # the error is that of a statement which the timeout has cancelled
+
+
+@cache
+def _in_task(name: str) -> Callable[..., Any]:
+    """What enters or leaves a block in a task; by name, since it is above this."""
+    found: Callable[..., Any] = resolve_name(f"txpool.aio.block:{name}")
+    return found
 
 
 def idempotent_transaction(transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:

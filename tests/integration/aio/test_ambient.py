@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -255,7 +256,8 @@ def test_what_is_not_there_says_so(two: TwoDatabases) -> None:
 def test_a_statement_outside_any_transaction(two: TwoDatabases, required: str) -> None:
     """A warning, at the program's own line; or it is refused."""
     server = two.databases.server
-    options = {"driver": "psycopg", "mode": "xa", "password": server.password, "transaction_required": required}
+    options: dict[str, Any] = {"driver": "psycopg", "mode": "xa", "transaction_required": required}
+    options["password"] = server.password
 
     async def main(source: txpool.DataSource) -> None:
         async with txpool.transaction(), await txpool.aconnect(source) as connection:
@@ -347,7 +349,8 @@ def test_a_resource_of_ones_own(two: TwoDatabases, tmp_path: Path) -> None:
 def test_who_holds_a_connection_for_long(two: TwoDatabases, caplog: pytest.LogCaptureFixture) -> None:
     """The report names the line of the program's that has taken it."""
     server = two.databases.server
-    options = {"driver": "psycopg", "mode": "xa", "password": server.password, "pool_leak_threshold": 0.01}
+    options: dict[str, Any] = {"driver": "psycopg", "mode": "xa", "pool_leak_threshold": 0.01}
+    options["password"] = server.password
 
     async def main(source: txpool.DataSource) -> None:
         async with await txpool.aconnect(source):

@@ -86,7 +86,7 @@ def test_at_each_switch(two: TwoDatabases, way: Way) -> None:
     async def sweep() -> tuple[int, int]:
         """How many strikes were before the decision, and how many behind it."""
         await two.transfer(0, [])  # what is opened once is open then
-        outcomes = []
+        outcomes: list[tuple[int, int]] = []
         number = 1
         while True:
             begun: list[txpool.Transaction] = []

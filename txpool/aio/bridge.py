@@ -126,7 +126,7 @@ class Call(greenlet):  # type: ignore[misc]
         self._enter()
 
     def _deliver(self) -> None:
-        if self._wait and self._interruptible and not self.thrown:
+        if self._wait and self._interruptible and self.held is not None and not self.thrown:
             self._wait = 0
             self._enter()
 

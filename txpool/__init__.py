@@ -9,6 +9,7 @@ from typing import Any
 
 from txpool import control as _control  # noqa: F401 - listens where the configuration says so
 from txpool import waits as _waits  # noqa: F401 - looks into statements that wait
+from txpool.aio import aconnect
 from txpool.config.settings import CoordinatorSettings as _CoordinatorSettings
 from txpool.datasource import DataSource, connect, register
 from txpool.datasource import open_file as _open_file
@@ -134,6 +135,7 @@ __all__ = [
     "TransactionScoped",
     "TransactionTimeout",
     "Warning",
+    "aconnect",
     "apilevel",
     "begin",
     "commit",

@@ -35,6 +35,7 @@ FLOORS = (
     ("txpool.spark.task",),
     ("txpool.spark.commit", "txpool.spark.types"),
     ("txpool", "txpool.engine", "txpool.web"),
+    ("txpool.aio",),
     ("txpool.control", "txpool.resource", "txpool.waits"),
     ("txpool.idempotency",),
     ("txpool.datasource",),
@@ -64,7 +65,7 @@ FLOORS = (
     ("txpool.resource_managers", "txpool.characteristics"),
     ("txpool.sql",),
     ("txpool.deprecation", "txpool.failpoints", "txpool.errors", "txpool.process", "txpool.xid"),
-    ("txpool.locks",),
+    ("txpool.locks", "txpool.loops"),
 )
 #: Arrows that run up, with their reason. None is to be added.
 UP = {

@@ -99,6 +99,8 @@ def test_as_those_of_python() -> None:
 #: What makes a lock of Python's own, and why no `with` takes it.
 OTHERS = {
     "txpool/locks.py": "makes these",
+    "txpool/aio/lock.py": "a one-shot event",
+    "txpool/aio/threads.py": "a one-shot event",
     "txpool/log/group.py": "a one-shot event",
     "txpool/pool/waiter.py": "a one-shot event",
     "txpool/tm/dropped.py": "a one-shot event",

@@ -32,5 +32,7 @@ def sqlalchemy_advice(text: str) -> str:
         return f"{begins}: here {match['database']} is reached over JDBC alone, by a file with driver = jdbc"
     blocking = ""
     if _ASYNCHRONOUS.match(match["driver"]):
-        blocking = "; connections are synchronous here, so an event loop calls them by asyncio.to_thread()"
+        blocking = (
+            f"; an event loop awaits txpool.aconnect(…), and a connection of {match['driver']}'s own takes no part"
+        )
     return f"{begins}: write {here[0]}, and behind it the same (its driver here is {here[1]}{blocking})"

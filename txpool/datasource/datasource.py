@@ -119,6 +119,12 @@ class DataSource(PoolAdministration, Source):
             )
         #: Makes the branch of a transaction on a raw connection.
         self.make_branch = self._branches(manager)
+        #: Whether a task's call that works in it waits in the event loop.
+        self.waits_in_loop = (
+            manager.waits_in_loop
+            and self.role in (Role.PREPARED, Role.ALONE)
+            and getattr(self.driver_adapter, "rows_queue", None) is None
+        )
         registry.note_opened(self)
 
     def _branches(self, manager: Database) -> Callable[[Any, Deadlines], OpenBranch | MarkedBranch]:

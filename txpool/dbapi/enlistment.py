@@ -21,7 +21,6 @@ from txpool.dbapi.statements import EnlistedStatements
 from txpool.errors import described
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
-from txpool.locks import RLock
 from txpool.pool import Pooled
 from txpool.tm.ambient import ambient
 from txpool.tm.enlistment import Part
@@ -89,7 +88,7 @@ class Enlistment(EnlistedStatements, Part):
         #: A weak reference to its transaction, which refers to it: returns None once that was dropped.
         self.owner = ref(transaction)
         self.gtrid = transaction.gtrid
-        self.lock = RLock()
+        self.lock = transaction.new_lock()
         #: The physical connection; None until `open` has taken it. It stays after the end.
         self.pooled: Pooled[Any] | None = None
         self.raw: Any = None

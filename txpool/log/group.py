@@ -1,7 +1,8 @@
-"""Group commit: threads that write at the same time share one transaction, and its one fsync. No thread of its own.
+"""Group commit: threads that write at the same time share one transaction, and its one fsync.
 
 The thread that has the write lock writes everything that has queued up by then, and wakes the threads that it wrote
-for. Then it wakes the first of those that queued up too late, which writes next. A failure before COMMIT was rolled
+for. Then it wakes the first of those that queued up too late, which writes next. It needs no thread of its own, unless
+tasks of an event loop write: then one writes for them. A failure before COMMIT was rolled
 back, and is definite. After a failure of COMMIT the outcome is unknown, and the log is poisoned.
 """
 
@@ -12,8 +13,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
+from txpool import loops
 from txpool.errors import LogError, LogUnknown, described
 from txpool.locks import Lock
 from txpool.log import forks
@@ -42,7 +46,7 @@ class _Entry(Generic[T, *Ts]):
         self.failure: type[LogError] | None = LogUnknown
         self.cause: BaseException | None = None
         #: Released to wake its thread, if that sleeps.
-        self.woken: threading.Lock | None = None
+        self.woken: threading.Lock | loops.Signal | None = None
 
     def sleep(self, write_lock: Lock) -> None:
         """Wait until another thread has written this entry, or leaves that to its thread. May return early."""
@@ -90,6 +94,9 @@ class GroupCommit:
         self._queue: dict[_AnyEntry, None] = {}
         self._deferred: deque[tuple[str]] = deque()
         self._closed = ""
+        #: The thread that writes what tasks have queued, once one has; and what wakes it.
+        self._writing: threading.Thread | None = None
+        self._to_write: SimpleQueue[None] = SimpleQueue()
         #: Why nothing more may be decided, after a COMMIT whose outcome is unknown; "" otherwise.
         self.poison = ""
         #: How many transactions were committed, each with one fsync.
@@ -102,7 +109,10 @@ class GroupCommit:
         """
         entry = _Entry(work, arguments)
         try:
-            self._queue[entry] = None
+            if loops.used and (call := loops.current()) is not None and not self._closed:
+                self._leave_to_writer(entry, call.signal())
+            else:
+                self._queue[entry] = None
             while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
                 if entry.done:
                     break
@@ -160,6 +170,7 @@ class GroupCommit:
                 self._closed = self._closed or "the log was closed"
                 self._close_writer()
                 self._close_reader()
+            self._to_write.put(None)
             self._wake_next()
 
     def abandon(self, reason: str) -> None:
@@ -200,12 +211,39 @@ class GroupCommit:
         self._read_lock = Lock()
         self._queue = {}
         self._deferred = deque()
+        self._writing, self._to_write = None, SimpleQueue()
         self.poison = ""
         if not paused:
             _abandoned.extend((self._writer, self._reader))
             self._writer = self._reader = None
             self._writer_unclean = self._reader_unclean = False
             self._closed = "this process was forked in the middle of a write of the log, and cannot use it"
+
+    def _leave_to_writer(self, entry: _AnyEntry, woken: loops.Signal) -> None:
+        """Have a thread write the entry of a task, together with those of others: no fsync holds the loop."""
+        if self._writing is None or not self._writing.is_alive():
+            self._writing = threading.Thread(target=Context().run, args=(self._write_for_tasks,), name="txpool-log")
+            self._writing.daemon = True
+            self._writing.start()
+        entry.woken = woken
+        self._queue[entry] = None
+        while True:
+            self._to_write.put(None)  # again, if it was told to write itself
+            if entry.done or self._closed:
+                return
+            woken.acquire(_LOOK_AGAIN)
+
+    def _write_for_tasks(self) -> None:
+        waking = self._to_write
+        while not self._closed:
+            waking.get()
+            with suppress(Empty):  # what is queued by now is written together
+                while True:
+                    waking.get_nowait()
+            with self._write_lock:
+                if self._queue:
+                    self._write_queue()
+            self._wake_next()
 
     def _write_queue(self) -> None:
         batch: list[_AnyEntry] = []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, TypeVarTuple
 
+from txpool import loops
 from txpool.errors import LogError, LogUnknown, PoolClosed, PoolTimeout
 from txpool.log.server import LogServer, Parameters
 from txpool.log.statements import Script
@@ -44,6 +45,8 @@ class Sessions:
 
     def use(self, work: Callable[[Any, *Ts], T], *arguments: *Ts) -> T:
         """Do the work on a connection; never on one that is already known to be lost."""
+        if loops.used and (call := loops.current()) is not None:
+            return call.in_thread(self.use, work, *arguments)
         try:
             while True:
                 pooled = self._pool.take()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from txpool import failpoints
+from txpool import failpoints, loops
 from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.locks import Lock
@@ -122,6 +122,8 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
     def incarnation(self) -> str:
         current = self._current
         if current is None or self._must_register(current):
+            if loops.used and (call := loops.current()) is not None:  # no lock is held while a task waits
+                return call.in_thread(lambda: self.incarnation)
             with self._registering:
                 current = self._current
                 if current is None or self._must_register(current):

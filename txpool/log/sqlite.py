@@ -15,7 +15,7 @@ from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 
-from txpool import failpoints
+from txpool import failpoints, loops
 from txpool.errors import LogError
 from txpool.locks import Lock
 from txpool.log import forks, registry
@@ -97,6 +97,8 @@ class SqliteLog(DecisionRecords, SqliteSideRecords, LocationNotes, TimeoutNotes)
     def incarnation(self) -> str:
         current = self._current
         if current is None or current.name == self._fenced_name or self._group.poison:
+            if loops.used and (call := loops.current()) is not None:  # no lock is held while a task waits
+                return call.in_thread(lambda: self.incarnation)
             with self._registering:
                 current = self._current
                 if current is None or current.name == self._fenced_name or self._group.poison:

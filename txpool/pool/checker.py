@@ -6,6 +6,7 @@ import logging
 from time import monotonic
 from typing import Generic
 
+from txpool import loops
 from txpool.errors import described
 from txpool.pool.budget import CheckResult, TakeBudget
 from txpool.pool.opener import Opener
@@ -76,7 +77,7 @@ class Checker(Generic[C]):
         result = CheckResult.ALIVE
         failure: Exception | None = None
         try:
-            self._connector.ping(pooled.raw, timeout)
+            loops.in_thread(self._connector.ping, pooled.raw, timeout)
         except TimeoutError as error:
             result, failure = CheckResult.SILENT, without_frames(error)
             log.warning("pool %r: a connection was closed, it did not answer within %.1f s", self._name, timeout)
@@ -118,7 +119,7 @@ class Checker(Generic[C]):
     def _reset(self, pooled: Pooled[C]) -> bool:
         state = self._state
         try:
-            self._connector.reset(pooled.raw, self._timeout)
+            loops.in_thread(self._connector.reset, pooled.raw, self._timeout)
             reason = "" if self._connector.is_clean(pooled.raw) else "it is not clean after the reset"
         except Exception as error:
             reason = described(error)

@@ -7,11 +7,13 @@ import math
 import random
 import weakref
 from collections.abc import Callable, Collection
+from functools import partial
 from threading import Thread
 from time import monotonic
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
+from txpool import loops
 from txpool.errors import described
 
 if TYPE_CHECKING:
@@ -165,7 +167,10 @@ class Pooled(Generic[C]):
         """Connect; the driver's own error if it cannot."""
         self.member.connector = self.connector
         try:
-            self.raw = self.member.raw = self.connector.connect(timeout=timeout)
+            if loops.used:
+                self.raw = self.member.raw = loops.in_thread(partial(self.connector.connect, timeout=timeout))
+            else:
+                self.raw = self.member.raw = self.connector.connect(timeout=timeout)
         finally:
             self.is_open = hasattr(self, "raw")  # also if an interrupt has come just behind the connect
         self.returned_at = monotonic()

@@ -1,4 +1,4 @@
-"""A thread that waits for a connection."""
+"""A thread, or a task, that waits for a connection."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from copy import copy
 from threading import Lock
 from typing import Generic
 
+from txpool import loops
 from txpool.pool.pooled import C, Pooled
 
 
@@ -18,8 +19,12 @@ class Waiter(Generic[C]):
         self.pooled: Pooled[C] | None = None
         #: Why there will be none.
         self.failure: Exception | None = None
-        self.woken = Lock()
-        self.woken.acquire()
+        self.woken: Lock | loops.Signal
+        if loops.used and (call := loops.current()) is not None:
+            self.woken = call.signal()
+        else:
+            self.woken = Lock()
+            self.woken.acquire()
 
     def take_failure(self) -> Exception:
         """Why there will be none; only once, since the error's traceback leads to who has raised it."""

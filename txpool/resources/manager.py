@@ -70,6 +70,9 @@ class ResourceManager(ABC):
     #: True if the url names a file: its path is made absolute. False if it names a server: then it may contain a
     #: password, which is taken out of `settings.url` and is in `settings.password`.
     url_is_path: bool = False
+    #: Whether its driver waits in a task's event loop. Else its statements, and the ends of transactions that it takes
+    #: part in, block in threads.
+    waits_in_loop: bool = False
     #: Whether its branches can write rows as evidence: `txpool.resources.branch_rows`.
     writes_rows: bool = False
     #: Whether its branches are named before their first work, as XA does it, and not at PREPARE. Then `name` is

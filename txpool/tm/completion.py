@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from txpool import loops
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout, described
 from txpool.locks import RLock
 from txpool.log.base import DecisionLog
@@ -42,6 +43,7 @@ class Completion:
     trace: Trace | None
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
     timeout: float = inf  #: In seconds; `inf` if it has none.
+    in_loop = False  #: A task of an event loop has begun it.
     _cancels: tuple[Callable[[], object], ...] = ()
     _log: DecisionLog | None
     _resolve_later: Callable[[Any, Coordinator], object]
@@ -218,6 +220,8 @@ class Completion:
     def _end(self, *, committing: bool) -> Result:  # noqa: PLR0912, PLR0915 - each call costs every commit
         if os.getpid() != self._pid:
             self._require_open()
+        if loops.used and (call := loops.current()) is not None and not self._waits_in_loop():
+            return call.in_thread(lambda: self._end(committing=committing))
         trace, alone, coordinator, begun = self.trace, None, None, False
         try:
             with self._lock:
@@ -274,6 +278,11 @@ class Completion:
             result.interrupt = result.interrupt or interrupt
             self._settle(result, coordinator)
         return result
+
+    def _waits_in_loop(self) -> bool:
+        """Whether all that takes part can wait in an event loop."""
+        enlisted = [*self._enlisted.values()]
+        return not self._adopted and all(getattr(each.datasource, "waits_in_loop", False) for each in enlisted)
 
     def _settle(self, result: Result, coordinator: Coordinator | None) -> None:
         """Do what an interrupt behind the outcome has left undone; what was done before changes nothing."""

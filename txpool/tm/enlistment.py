@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import ref
 
-from txpool.locks import RLock
 from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Part:
 
     def __init__(self, datasource: Any, transaction: Transaction) -> None:
         self.datasource = datasource
-        self.lock = RLock()
+        self.lock = transaction.new_lock()
         #: What the transaction works with; None until `open` has begun it.
         self.pooled: Any = None
 

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 from weakref import ref
 
-from txpool import tracing
+from txpool import loops, tracing
 from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import ConfigurationError
@@ -61,6 +61,8 @@ class TransactionManager:
         if self._log is None and self.settings.log_url is not None:
             if self.settings.node_name is None:
                 raise ConfigurationError("log.url is set and node.name is not: write `node.name = my-service-1`")
+            if loops.used and (call := loops.current()) is not None:  # no lock is held while a task waits
+                return call.in_thread(lambda: self.log)
             with self._opening:
                 if self._log is None:
                     self._log = open_log(
@@ -107,6 +109,8 @@ class TransactionManager:
         transaction = Transaction(gtrid, self._log or self.log, self._resolve_later, deadlines)
         if characteristics is not UNSPECIFIED:
             transaction.characteristics = characteristics
+        if loops.used and (call := loops.current()) is not None:
+            call.adopt(transaction)
         if tracing.tracer is not None:
             transaction.trace = tracing.tracer.transaction(gtrid, traceparent)
         if seconds is not None:

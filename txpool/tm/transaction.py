@@ -47,6 +47,7 @@ class Transaction(Completion):
     rolling_back: LockType | None = None  #: Held until a thread has rolled it back, which was abandoned.
     token: Token[Transaction | None] | None = None  #: By which its block has made it ambient.
     suspended: Transaction | None = None  #: The one that its block has suspended.
+    new_lock: Callable[[], RLock] = RLock  #: Makes the locks that are held over waits: a task's can be waited for.
 
     def __init__(
         self,

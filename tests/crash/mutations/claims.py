@@ -137,7 +137,9 @@ MUTATIONS = (
         "recovery does not look where only a note leads",
         (
             Edit(
-                "recovery.scan.reading:take_snapshot", "datasources.listings(log.locations())", "datasources.listings()"
+                "recovery.scan.reading:take_snapshot",
+                "datasources.listings(log.locations(), log.deciders())",
+                "datasources.listings()",
             ),
         ),
         scenario=UNNOTED,

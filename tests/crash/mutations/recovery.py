@@ -14,7 +14,7 @@ _TOMBSTONE = "recovery.scan.modules:tombstone"
 
 _ASKED = "return table.tombstone(gtrid, identity)"
 
-_LISTED = "    listings, unanswered = datasources.listings(log.locations())\n"
+_LISTED = "    listings, unanswered = datasources.listings(log.locations(), log.deciders())\n"
 _LIVES = "    incarnations = log.incarnations()\n"
 _FINISHED = "    finished = log.finished()\n"
 _READ = (

@@ -36,7 +36,7 @@ def test_connect_says_what_to_write(url: str, write: str, *, blocking: bool) -> 
         told = str(caught.value)
         assert f"{url.partition('+')[0]}+" in told
         assert f"is SQLAlchemy's, with a driver in it: write {write}, and behind it the same" in told
-        assert ("asyncio.to_thread()" in told) is blocking
+        assert ("awaits txpool.aconnect(…)" in told) is blocking
         assert "hunter2" not in told
 
 

@@ -9,10 +9,10 @@ import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from txpool import failpoints
+from txpool import failpoints, loops
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.branch_rows import ROW, outcome_by_row
@@ -203,7 +203,7 @@ class PhaseTwoCommand(ABC):
             if monotonic() > min(until, self._until or until):
                 self._log(self._level, f"left to recovery: {self.held_by} ({reply.why})")
                 return _UNKNOWN
-            sleep(_RELEASE_INTERVAL)
+            loops.sleep(_RELEASE_INTERVAL)
             self._send_over(raw)
             reply = self._reply(raw)
             if reply.kind is not _GONE:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from txpool import loops
 from txpool.characteristics import UNSPECIFIED
 from txpool.config.secrets import without_secrets
 from txpool.dbapi.types import add_driver
@@ -74,6 +75,9 @@ class MySQLDriver(ABC):
         """A raw connection in autocommit mode, with its `session`; `timeout` is in seconds. The driver's own errors."""
 
     def connect(self, timeout: float | None = None) -> MySQLRawConnection:
+        if loops.used and (call := loops.current()) is not None:  # names are looked up, and passwords hashed
+            raw: MySQLRawConnection = call.in_thread(self.connect, timeout)
+            return raw
         timeout = within_step_timeout(timeout)
         until = None if timeout is None else monotonic() + max(timeout, _LEAST_CONNECT_TIMEOUT)
         with translated():

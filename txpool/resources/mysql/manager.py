@@ -46,6 +46,7 @@ class MySQL(Database):
     spark = SparkPart("txpool.spark.table.table_write:TaskWrite", "txpool.spark.table.mysql.dialect:TABLES")
     sqlalchemy = SQLAlchemyPart("mysql+pymysql://")
     names_early = True
+    waits_in_loop = True
     writes_rows = True
     lock_holders = "txpool.resources.mysql.lock_holders:MySQLLockHolders"
 
@@ -115,6 +116,7 @@ class MySQLClient(MySQL):
     driver = "mysqlclient"
     requirement = "txpool[mysqlclient]"
     sqlalchemy = SQLAlchemyPart("mysql+mysqldb://")
+    waits_in_loop = False
 
     def _driver_class(self) -> type[MySQLDriver]:
         from txpool.resources.mysql.mysqlclient.driver import MySQLdbDriver

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import conninfo
 from psycopg.rows import tuple_row
 
+from txpool import loops
 from txpool.characteristics import UNSPECIFIED
 from txpool.config.logins import login_of
 from txpool.config.secrets import without_secrets
@@ -81,6 +82,8 @@ class PsycopgDriver:
         self.roles = _configured_roles(settings)
 
     def connect(self, timeout: float | None = None) -> PsycopgRawConnection:
+        if loops.used and (call := loops.current()) is not None:  # names are looked up, and passwords hashed
+            return call.in_thread(self.connect, timeout)
         options = self._settings.connect_options(self._recovery)
         if "autocommit" in options:
             raise ConfigurationError(

@@ -85,6 +85,7 @@ class PostgreSQL(Database):
     sqlalchemy = SQLAlchemyPart("postgresql+psycopg://", _with_adapters)
     lock_holders = "txpool.resources.postgresql.lock_holders:PostgreSQLLockHolders"
     writes_rows = True
+    waits_in_loop = True
 
     def url_parameters(self) -> Collection[str]:
         """The parameters of a url that libpq knows."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from contextvars import Token
+from functools import cache
+from pkgutil import resolve_name
 from sys import _getframe
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -45,6 +48,9 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     nested block's row is a part of the whole transaction, which AlreadyDone leaves as it was. Errors, all before the
     body: AlreadyDone; OperationalError if the earlier run has not ended; ProgrammingError if the id is none; the
     driver's own if the row cannot be written.
+
+    In an event loop, write `async with txpool.transaction()`: the transaction is the task's, and that of the tasks
+    which it starts.
 
     Errors at the block's end: TransactionRolledBack, TransactionTimeout, TransactionInDoubt, HeuristicError.
     """
@@ -193,6 +199,16 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             if entered.trace is not None or spark.is_loaded():
                 self._tell_that_left()
 
+    def __aenter__(self) -> Coroutine[Any, Any, Transaction]:
+        entered: Coroutine[Any, Any, Transaction] = _in_task("enter")(self, _getframe(1))
+        return entered
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Coroutine[Any, Any, None]:
+        left: Coroutine[Any, Any, None] = _in_task("leave")(self, error)
+        return left
+
     def must_end(self, error: BaseException | None) -> bool:
         """Whether this block must end the transaction now; if it has joined one, an error marks that rollback-only.
 
@@ -256,6 +272,13 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         timeout = self.entered_transaction.rollback_cause
         if isinstance(timeout, TransactionTimeout) and isinstance(error, Exception) and error is not timeout:
             raise timeout from error  # the error is that of a statement which the timeout has cancelled
+
+
+@cache
+def _in_task(name: str) -> Callable[..., Any]:
+    """What enters or leaves a block in a task; by name, since it is above this."""
+    found: Callable[..., Any] = resolve_name(f"txpool.aio.block:{name}")
+    return found
 
 
 def idempotent_transaction(transaction_id: Any, record_in: Any, function: Any = None) -> IdempotentTransaction:

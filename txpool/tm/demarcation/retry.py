@@ -64,6 +64,8 @@ def _may_succeed(begun: Transaction, error: Exception) -> bool:
         or isinstance(begun.rollback_cause, TransactionTimeout)
     ):
         return False
+    if isinstance(error, ExceptionGroup):  # of tasks
+        return all(_may_succeed(begun, each) for each in error.exceptions)
     # Also the errors that were being handled when it was raised: an inner transaction may be in doubt.
     if any(isinstance(each, _NEVER_RETRIED) for each in chain(error, contexts=True)):
         return False

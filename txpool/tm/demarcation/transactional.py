@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from txpool.characteristics import Characteristics, IsolationLevel
-from txpool.errors import ProgrammingError
+from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.tm.ambient import current, make_ambient, restore_ambient
 from txpool.tm.commit.annotations import checked_note
 from txpool.tm.demarcation.block import idempotent_transaction, transaction
@@ -115,7 +117,7 @@ def transactional(
                 policy, record = RetryPolicy(name, attempts), idempotent(args, kwargs)
                 while True:
                     try:
-                        with around(policy, record):
+                        async with _in_task(around(policy, record)):
                             return await cast(Any, function)(*args, **kwargs)
                     except Exception as error:
                         pause = policy.pause(error)
@@ -143,6 +145,32 @@ def transactional(
         return cast(Callable[P, T], call)
 
     return decorate
+
+
+class _Blocking:
+    """Around a coroutine's awaited call, where no loop can wait for the databases: begin and end hold it."""
+
+    def __init__(self, block: AbstractContextManager[None]) -> None:
+        self._block = block
+
+    async def __aenter__(self) -> None:
+        self._block.__enter__()
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
+        return self._block.__exit__(kind, error, trace)
+
+
+def _in_task(block: AbstractContextManager[None]) -> AbstractAsyncContextManager[None]:
+    """The block for a coroutine: its begin and end are awaited, where greenlet is installed and asyncio runs."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or asyncio._get_running_loop() is None:
+        return _Blocking(block)
+    try:
+        entered = resolve_name("txpool.aio.block:Entered")
+    except ConfigurationError:
+        return _Blocking(block)
+    around: AbstractAsyncContextManager[None] = entered(block, strict=False)
+    return around
 
 
 @contextmanager

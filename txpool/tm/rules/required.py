@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 handle_modules = {
     __name__,
     "contextlib",
+    "txpool.aio.connection",
+    "txpool.aio.cursor",
     "txpool.datasource.datasource",
     "txpool.datasource.lookup",
     "txpool.dbapi.connection",

@@ -196,7 +196,7 @@ class Interrupt(BaseException):
 def test_a_second_interrupt(postgres_source: DataSource, databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes before anything is done about the first: no later statement takes the message's answers."""
 
-    def interrupted(connection: Any, steps: Any = None) -> None:
+    def interrupted(connection: Any, steps: Any = None, *_: Any) -> None:
         if steps is not None:
             next(steps)  # the message is sent
         raise Interrupt

@@ -6,13 +6,16 @@ and what was read is kept: that takes a tenth of the instructions of PyMySQL's o
 
 from __future__ import annotations
 
+import ssl
 import struct
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CR, SERVER_STATUS
+
+from txpool import loops
 
 #: How many bytes are asked for at once, and when it is known that so many follow.
 _AT_ONCE, _OF_A_LONG_ONE = 1 << 16, 1 << 20
@@ -26,6 +29,8 @@ _OK: Final = b"\0"
 _LONGER: Final = 251  # the first byte of a number that has more than one
 #: How many bytes are looked at for OKs: answers to several commands have fewer.
 _LOOKED_AT: Final = 512
+#: How many bytes a socket surely takes at once, where all before was answered.
+_FITS: Final = 4096
 #: An OK of the server's: how many rows are changed, the number of the new row, the status, how many warnings there are,
 #: and the message.
 OK = tuple[int, int, int, int, bytes]
@@ -76,6 +81,12 @@ class ReadingConnection(Connection):  # type: ignore[misc]
         self._position = end
         return self._buffer[begin:end]
 
+    def _write_in_loop(self, data: bytes) -> None:
+        if len(data) > _FITS and (call := loops.current()) is not None:
+            call.in_thread(super()._write_bytes, data)
+        else:
+            super()._write_bytes(data)
+
     def read_oks(self, most: int) -> tuple[OK, ...]:
         """The next answers to commands, at most so many, which are OKs, have come, and are followed by no other result.
 
@@ -100,14 +111,17 @@ class ReadingConnection(Connection):  # type: ignore[misc]
         if self._current_timeout != self._read_timeout:
             sock.settimeout(self._read_timeout)
             self._current_timeout = self._read_timeout
+        receive = sock.recv
+        if loops.used and (call := loops.current()) is not None:
+            receive = partial(_receive_in_loop, call, sock, self._read_timeout)
         parts = [self._buffer[self._position :]]
         missing = least - len(parts[0])
         try:
-            received = sock.recv(_AT_ONCE)
+            received = receive(_AT_ONCE)
             while received and len(received) < missing:  # a long packet
                 parts.append(received)
                 missing -= len(received)
-                received = sock.recv(min(missing, _OF_A_LONG_ONE))
+                received = receive(min(missing, _OF_A_LONG_ONE))
             if not received:
                 raise pymysql.OperationalError(CR.CR_SERVER_LOST, "Lost connection to MySQL server during query")
             self._buffer, self._position = b"".join((*parts, received)), 0
@@ -118,3 +132,31 @@ class ReadingConnection(Connection):  # type: ignore[misc]
         except BaseException:
             self._force_close()
             raise
+
+
+def _receive_in_loop(call: loops.Call, sock: Any, timeout: float | None, most: int) -> bytes:
+    """As the socket's recv(), while the loop goes on."""
+    while True:
+        if not isinstance(sock, ssl.SSLSocket):
+            if not call.wait_for(sock.fileno(), loops.READ, timeout):
+                raise TimeoutError("timed out")
+            return bytes(sock.recv(most))
+        former = sock.gettimeout()
+        sock.settimeout(0)
+        try:
+            return sock.recv(most)
+        except ssl.SSLWantReadError:
+            wanted = loops.READ
+        except ssl.SSLWantWriteError:
+            wanted = loops.WRITE
+        finally:
+            sock.settimeout(former)
+        if not call.wait_for(sock.fileno(), wanted, timeout):
+            raise TimeoutError("timed out")
+
+
+def _write_in_loops() -> None:
+    ReadingConnection._write_bytes = ReadingConnection._write_in_loop
+
+
+loops.when_used(_write_in_loops)

@@ -5,7 +5,9 @@ psycopg's own connect_timeout is for each address of each host; a rollback has n
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextvars import ContextVar
+from functools import partial
 from threading import TIMEOUT_MAX
 from time import monotonic
 from typing import Any, Self
@@ -13,10 +15,11 @@ from typing import Any, Self
 import psycopg
 from psycopg.pq.abc import PGconn
 
+from txpool import loops
 from txpool.resources.deadlines import ReplyTimeout, reply_timeout
 from txpool.resources.postgresql.session.forks import OneProcessConnection
-from txpool.resources.postgresql.session.libpq import INTERVAL, LibpqSession, bounded
-from txpool.resources.postgresql.session.psycopg_private import rolling_back, wait
+from txpool.resources.postgresql.session.libpq import ACTIVE, INTERVAL, LibpqSession, bounded
+from txpool.resources.postgresql.session.psycopg_private import CANCEL_TIMEOUT, rolling_back, wait
 
 _until: ContextVar[float | None] = ContextVar("until", default=None)
 
@@ -36,6 +39,30 @@ class DeadlineConnection(OneProcessConnection):
             return cls.connect(url, **options)
         finally:
             _until.reset(token)
+
+    def wait_in_loop(
+        self, gen: Generator[Any, Any, Any], interval: float = INTERVAL, timeout: float | None = None
+    ) -> Any:
+        """As psycopg's wait(); in a call of a task, the loop goes on meanwhile."""
+        call = loops.current()
+        if call is None:
+            return super().wait(gen, interval, timeout)
+        if timeout is not None:
+            return call.in_thread(super().wait, gen, interval, timeout)
+        try:
+            return call.steps(gen, self.pgconn.socket)
+        except Exception:
+            raise
+        except BaseException:  # the task is cancelled, and then what it executes, or the connection would hang
+            if int(self.pgconn.transaction_status) == ACTIVE:
+                try:
+                    call.in_thread(partial(self.cancel_safe, timeout=CANCEL_TIMEOUT))
+                    call.steps(bounded(gen, monotonic() + CANCEL_TIMEOUT), self.pgconn.socket, INTERVAL)
+                except psycopg.errors.QueryCanceled:
+                    pass
+                except BaseException:
+                    self.pgconn.finish()
+            raise
 
     @classmethod
     def opening(cls, steps: Any) -> Any:
@@ -69,6 +96,14 @@ def roll_back(raw: psycopg.Connection[Any], until: float | None) -> None:
     if not raw.lock.acquire(timeout=min(max(until - monotonic(), 0), TIMEOUT_MAX)):
         raise reply_timeout(psycopg.OperationalError)("another thread is executing a statement on the connection")
     try:
-        wait(bounded(rolling_back(raw), until), raw.pgconn.socket, interval=INTERVAL)
+        wait(bounded(rolling_back(raw), until), raw.pgconn.socket, INTERVAL)
     finally:
         raw.lock.release()
+
+
+def _wait_in_loops() -> None:
+    # Only now, since each statement would pay for a method of ours around psycopg's.
+    DeadlineConnection.wait = DeadlineConnection.wait_in_loop  # type: ignore[method-assign, assignment]
+
+
+loops.when_used(_wait_in_loops)

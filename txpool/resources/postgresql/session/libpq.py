@@ -7,7 +7,8 @@ psycopg's own methods send, wait and check in one call, and put a BEGIN before t
 from __future__ import annotations
 
 import select
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import psycopg
 from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
+from txpool import loops
 from txpool.errors import translate
 from txpool.resources.deadlines import reply_timeout
 from txpool.resources.postgresql.session.psycopg_private import read_farewell, sending, wait
@@ -88,26 +90,29 @@ class LibpqSession:
         # What came before was answered, so a short message fits into the socket.
         self._unsent = len(message) > _SHORT and pgconn.flush() != 0
 
-    def receive(self, until: float | None = None) -> list[PGresult]:
+    def receive(self, until: float | None = None) -> list[PGresult]:  # noqa: PLR0912 - each call costs every commit
         """Wait for the whole answer; an error of the server is one of its results, a lost connection raises.
 
         `ReplyTimeout` if the answer has not come at `until`, by the monotonic clock: then the connection must be
         closed.
         """
         if self._unsent:
-            wait(bounded(sending(self._pgconn), until), self._pgconn.socket, interval=INTERVAL)
+            wait(bounded(sending(self._pgconn), until), self._pgconn.socket, INTERVAL)
             self._unsent = False
         pgconn, results = self._pgconn, self.results
+        poll: Callable[[int], object] = self._poll
+        if loops.used and (call := loops.current()) is not None:
+            poll = partial(_poll_in_loop, call, pgconn, None if until is None else INTERVAL)
         try:
             # The answer is hardly ever there before the wait. If it is, an interval passes.
-            if not results and self._poll(_INTERVAL_MILLISECONDS):
+            if not results and poll(_INTERVAL_MILLISECONDS):
                 pgconn.consume_input()
             while True:
                 # Most results come together with the first, and need no wait of their own.
                 while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
                     if not pgconn.is_busy():
                         break
-                    if self._poll(_INTERVAL_MILLISECONDS):
+                    if poll(_INTERVAL_MILLISECONDS):
                         pgconn.consume_input()
                     else:
                         pgconn.flush()  # if even a short one did not fit
@@ -143,6 +148,12 @@ class LibpqSession:
         if text.isascii() and "'" not in text and "\\" not in text and "\0" not in text:
             return f"'{text}'"  # as all names of ours
         return bytes(pq.Escaping(self._pgconn).escape_literal(text.encode())).decode()
+
+
+def _poll_in_loop(call: loops.Call, pgconn: PGconn, interval: float | None, _: int) -> int:
+    # One more turn where it did not fit; libpq may have to read before it can write.
+    events = loops.READ | loops.WRITE if pgconn.flush() else loops.READ
+    return call.wait_for(pgconn.socket, events, interval)
 
 
 def bounded(steps: Any, until: float | None, message: str = "the server has not answered in time") -> Any:

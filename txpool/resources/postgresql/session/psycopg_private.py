@@ -21,6 +21,7 @@ from psycopg.copy import LibpqWriter, Writer
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import TupleRow, tuple_row
 
+from txpool import loops
 from txpool.config.secrets import in_errors
 
 _OPEN = int(pq.ConnStatus.OK)
@@ -42,8 +43,13 @@ TWO_PHASE = "_tpc"
 two_phase_of: Callable[[psycopg.Connection[Any]], tuple[psycopg.Xid, bool] | None] = attrgetter(TWO_PHASE)
 #: The attribute with the notifications that came while nobody listened, for the next notifies().
 BACKLOG = "_notifies_backlog"
+
+
 #: Waits for the steps of a generator. `Connection.wait()` takes the connection's lock, which a cancel needs.
-wait = waiting.wait
+def wait(steps: Generator[Any, Any, Any], descriptor: int, interval: float) -> Any:
+    if loops.used and (call := loops.current()) is not None:
+        return call.steps(steps, descriptor, interval)
+    return waiting.wait(steps, descriptor, interval=interval)
 
 
 #: psycopg's adapters. Maps share their parts until one of them is changed.

@@ -1,0 +1,139 @@
+"""A task that is cancelled at any of its switches: both databases have the row, or none, and nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pytest
+
+import txpool
+from tests.integration.aio.two_databases import TwoDatabases, struck_at
+from tests.support.waiting import until
+
+Transfer = Callable[[], Awaitable[None]]
+Way = Callable[[Transfer, int], Awaitable[bool]]
+
+
+async def by_cancel(transfer: Transfer, number: int, times: int = 1) -> bool:
+    """Task.cancel(), at once or again at the next turns."""
+    loop = asyncio.get_running_loop()
+    left = times
+
+    def cancel() -> None:
+        nonlocal left
+        left -= 1
+        task.cancel()
+        if left:
+            loop.call_soon(cancel)
+
+    task = asyncio.ensure_future(transfer())
+    with struck_at(number, cancel) as switches, suppress(asyncio.CancelledError):
+        await task
+    assert task.cancelled() or left == times or task.exception() is None
+    return len(switches) >= number
+
+
+async def by_cancel_twice(transfer: Transfer, number: int) -> bool:
+    return await by_cancel(transfer, number, 2)
+
+
+async def by_timeout(transfer: Transfer, number: int) -> bool:
+    loop = asyncio.get_running_loop()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None) as timeout:
+            with struck_at(number, lambda: timeout.reschedule(loop.time())) as switches:
+                await transfer()
+    return len(switches) >= number
+
+
+async def by_a_sibling(transfer: Transfer, number: int) -> bool:
+    """Another task of the TaskGroup fails."""
+    fail = asyncio.Event()
+
+    class FailedError(Exception):
+        pass
+
+    async def sibling() -> None:
+        await fail.wait()
+        raise FailedError
+
+    with suppress(BaseExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            other = group.create_task(sibling())
+            with struck_at(number, fail.set) as switches:
+                await transfer()
+            other.cancel()
+    return len(switches) >= number
+
+
+async def by_anyio(transfer: Transfer, number: int) -> bool:
+    """Its scope cancels again at each turn of the loop."""
+    with anyio.CancelScope() as scope, struck_at(number, scope.cancel) as switches:
+        await transfer()
+    return len(switches) >= number
+
+
+WAYS: list[Way] = [by_cancel, by_cancel_twice, by_timeout, by_a_sibling, by_anyio]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_at_each_switch(two: TwoDatabases, way: Way) -> None:
+    async def sweep() -> tuple[int, int]:
+        """How many strikes were before the decision, and how many behind it."""
+        await two.transfer(0, [])  # what is opened once is open then
+        outcomes: list[tuple[int, int]] = []
+        number = 1
+        while True:
+            begun: list[txpool.Transaction] = []
+            reached = await way(lambda number=number, begun=begun: two.transfer(number, begun), number)  # type: ignore[misc]
+            held = two.held(number)
+            assert held in ((0, 0), (1, 1)), f"torn at switch {number}"
+            status = begun[0].status if begun else txpool.Status.ROLLED_BACK
+            assert status is (txpool.Status.COMMITTED if held == (1, 1) else txpool.Status.ROLLED_BACK)
+            assert txpool.current() is None
+            assert two.prepared == []
+            assert two.one.statistics().taken == two.two.statistics().taken == 0
+            if not reached:
+                return outcomes.count((0, 0)), outcomes.count((1, 1))
+            outcomes.append(held)
+            number += 1
+
+    before, behind = asyncio.run(sweep())
+    assert before >= 2
+    assert behind >= 1
+
+
+@pytest.mark.parametrize("collected", [False, True], ids=["closed", "collected"])
+def test_a_loop_that_is_closed_at_each_switch(two: TwoDatabases, collected: bool) -> None:
+    """Its task is dropped with it, or kept and never finished until then: the call is finished by waits that block."""
+    asyncio.run(two.transfer(0, []))
+    reached, number, outcomes = True, 1, []
+    while reached:
+        loop = asyncio.new_event_loop()
+        begun: list[txpool.Transaction] = []
+        with struck_at(number, loop.stop) as switches:
+            coroutine: Any = two.transfer(number, begun)
+            with suppress(RuntimeError):  # it was stopped before the coroutine has ended
+                loop.run_until_complete(coroutine)
+            reached = len(switches) >= number
+            loop.set_exception_handler(lambda *_: None)
+            loop.close()
+        if not collected:
+            coroutine.close()
+        del coroutine
+        gc.collect()
+        if begun:
+            until(lambda begun=begun: begun[0].status not in (txpool.Status.ACTIVE, txpool.Status.ROLLING_BACK))  # type: ignore[misc]
+        held = two.held(number)
+        assert held in ((0, 0), (1, 1)), f"torn at switch {number}"
+        assert not begun or (begun[0].status is txpool.Status.COMMITTED) == (held == (1, 1))
+        assert two.prepared == []
+        until(lambda: two.one.statistics().taken == two.two.statistics().taken == 0)
+        outcomes.append(held)
+        number += 1
+    assert {*outcomes} == {(0, 0), (1, 1)}

@@ -1,0 +1,66 @@
+"""No write of the decision log holds the loop: a thread writes into a folder, and threads on a server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import txpool
+from tests.integration.aio.two_databases import TwoDatabases
+from txpool.tm.manager import get_manager
+
+
+def test_tasks_over_a_log_on_a_server(two: TwoDatabases) -> None:
+    server = two.databases.server
+    txpool.configure(node_name="here", log_url=server.url("one"), log_create=True, log_password=server.password)
+
+    async def main() -> None:
+        await asyncio.gather(*(two.transfer(value, []) for value in range(40)))
+
+    asyncio.run(main())
+    assert {two.held(value) for value in range(40)} == {(1, 1)}
+    assert two.prepared == []
+    log = get_manager().log
+    assert log is not None
+    assert type(log).__name__ == "SqlLog"
+
+
+def test_a_write_that_hangs_does_not_hold_the_loop(two: TwoDatabases) -> None:
+    asyncio.run(two.transfer(1, []))
+    log: Any = get_manager().log
+
+    async def main() -> None:
+        with log._group._write_lock:
+            task = asyncio.create_task(two.transfer(2, []))
+            while len(two.prepared) < 2:
+                await asyncio.sleep(0.01)
+            async with await txpool.aconnect(two.one) as connection:
+                await connection.execute("insert into t values (3)")
+            task.cancel()
+            await asyncio.sleep(0.01)
+            assert not task.done()  # it is being decided
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(main())
+    assert two.held(2) == (1, 1)
+    assert two.held(3) == (1, 0)
+    assert two.prepared == []
+
+
+def test_tasks_share_a_flush(two: TwoDatabases) -> None:
+    """What has queued up while one flush is on its way is written by the next, all of it."""
+    asyncio.run(two.transfer(100, []))
+    log: Any = get_manager().log
+    before = log.commits
+
+    async def main() -> None:
+        with log._group._write_lock:
+            tasks = [asyncio.create_task(two.transfer(value, [])) for value in range(5)]
+            while len(log._group._queue) < 5:
+                await asyncio.sleep(0.01)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert log.commits == before + 1
+    assert {two.held(value) for value in range(5)} == {(1, 1)}

@@ -1,0 +1,105 @@
+"""Tasks and threads wait for a connection in one queue, first in first out; no task holds the loop by that."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+import txpool
+from tests.integration.aio.two_databases import TwoDatabases
+
+
+def test_a_thousand_tasks_on_few_connections(two: TwoDatabases) -> None:
+    async def main() -> None:
+        await asyncio.gather(*(two.transfer(value, []) for value in range(1000)))
+
+    asyncio.run(main())
+    for name in ("one", "two"):
+        assert two.databases.rows(name, "select count(*) from t") == [(1000,)]
+    assert two.prepared == []
+    for source in (two.one, two.two):
+        numbers = source.statistics()
+        assert (numbers.taken, numbers.waiting) == (0, 0)
+        assert numbers.size <= 5
+
+
+def test_in_turn(two: TwoDatabases) -> None:
+    """The connections are held until all wait: then each gets one in the order in which they came."""
+    order: list[int] = []
+    pool = two.one.pool
+
+    async def take(number: int) -> None:
+        async with await txpool.aconnect(two.one):
+            order.append(number)
+
+    def take_in_thread(number: int) -> None:
+        with two.one.connect():
+            order.append(number)
+
+    async def main() -> None:
+        held = [await txpool.aconnect(two.one) for _ in range(5)]
+        waiting: list[asyncio.Task[None]] = []
+        threads: list[threading.Thread] = []
+        for number in range(20):
+            queued = len(pool.state.waiters)
+            if number % 4:
+                waiting.append(asyncio.create_task(take(number)))
+            else:
+                threads.append(threading.Thread(target=take_in_thread, args=(number,)))
+                threads[-1].start()
+            while len(pool.state.waiters) == queued:
+                await asyncio.sleep(0)
+        waiters = [*pool.state.waiters]
+        handed: list[object] = []
+        hand_over = type(pool.state)._hand_over
+
+        def noted(state: object, pooled: object) -> None:
+            handed.append(pool.state.waiters[0])
+            hand_over(state, pooled)  # type: ignore[arg-type]
+
+        type(pool.state)._hand_over = noted  # type: ignore[method-assign, assignment]
+        try:
+            await held.pop().close()
+            await asyncio.gather(*waiting)
+            await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
+        finally:
+            type(pool.state)._hand_over = hand_over  # type: ignore[method-assign]
+        assert handed == waiters
+        for connection in held:
+            await connection.close()
+
+    asyncio.run(main())
+    assert sorted(order) == [*range(20)]
+
+
+def test_a_task_that_is_cancelled_as_it_connects(two: TwoDatabases) -> None:
+    """At each turn of the loop, from none open to all taken: no connection and no place is lost."""
+
+    async def main() -> None:
+        for turns in range(60):
+            task = asyncio.create_task(txpool.aconnect(two.one))
+            for _ in range(turns):
+                await asyncio.sleep(0.001 if turns % 3 == 0 else 0)
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                await task.result().close()
+            if turns % 2:
+                two.one.pool.close_idle()
+        assert two.one.statistics().taken == 0
+
+    asyncio.run(main())
+    assert two.one.statistics().waiting == 0
+
+
+def test_the_wait_has_its_end(two: TwoDatabases) -> None:
+    async def main() -> None:
+        held = [await txpool.aconnect(two.one) for _ in range(5)]
+        with pytest.raises(txpool.PoolTimeout, match="5 of 5 are in use"):
+            await txpool.aconnect(two.one, 0.05)
+        for connection in held:
+            await connection.close()
+
+    asyncio.run(main())

@@ -1,0 +1,184 @@
+"""The connection that a task holds: a synchronous one of the same pool, whose methods are called in the bridge."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from txpool.aio.block import require_in_loop
+from txpool.aio.bridge import current, run
+from txpool.aio.cursor import AsyncCursor
+from txpool.aio.lock import TaskLock
+from txpool.datasource import DataSource
+from txpool.datasource.lookup import find
+from txpool.errors import NotSupportedError
+from txpool.pool.report import stack_of_caller
+from txpool.tm.ambient import ambient
+
+if TYPE_CHECKING:
+    from txpool.config.secrets import Secret
+    from txpool.dbapi.connection import PEP249Connection
+
+T = TypeVar("T")
+
+
+class AsyncConnection:
+    """A connection in an event loop, with the names of psycopg's AsyncConnection. In a transaction it is part of that.
+
+    Several tasks may use it, and are serialised. Its errors are those of the synchronous connection.
+    """
+
+    __slots__ = ("__weakref__", "_handle", "_lock", "_source")
+
+    def __init__(self, handle: PEP249Connection, source: DataSource) -> None:
+        self._handle = handle
+        self._source = source
+        self._lock = TaskLock("")
+
+    async def call(self, function: Callable[[], T], *, shielded: bool = False, statement: bool = False) -> T:
+        """For this package: call what uses the connection. Shielded, a cancellation waits for its end."""
+        require_in_loop(f"an asynchronous connection of {self._source.name}")
+        required = self._handle.required
+        if statement and required is not None and ambient() is None:
+            required.check()  # here, since the greenlet's stack has no line of the program's
+        return await run(partial(self._serialised, function), told=_wait_for_it if shielded else None)
+
+    def _serialised(self, function: Callable[[], T]) -> T:
+        with self._lock:
+            try:
+                if self._source.waits_in_loop:
+                    return function()
+                return self._in_thread(function)
+            except CancelledError:
+                holder = self._handle.holder()
+                if holder is not None:
+                    holder.mark_unreusable()  # the cancel may reach it late
+                raise
+
+    def _in_thread(self, function: Callable[[], T]) -> T:
+        """The call itself waits for its turn on the connection, and the thread only for the database."""
+        call: Any = current()
+        enlistment = self._handle.enlistment
+        if enlistment is None or enlistment.ended:
+            return call.in_thread(function)  # type: ignore[no-any-return]
+        with enlistment.lock:
+            return call.in_thread(function)  # type: ignore[no-any-return]
+
+    # -- psycopg's names ----------------------------------------------------------------------------------------
+
+    def cursor(self, *args: Any, **kwargs: Any) -> AsyncCursor:
+        """A cursor; the arguments are those of the driver's own."""
+        return AsyncCursor(self, partial(self._handle.cursor, *args, **kwargs))
+
+    async def execute(self, query: Any, *args: Any, **kwargs: Any) -> AsyncCursor:
+        """Execute on a new cursor, and return that."""
+        handle = self._handle
+        if hasattr(type(handle), "execute"):
+            made = await self.call(partial(handle.execute, query, *args, **kwargs), statement=True)
+            return AsyncCursor(self, None, made)
+        return await self.cursor().execute(query, *args, **kwargs)
+
+    async def commit(self) -> None:
+        """As the synchronous connection's. Cancelled, it goes on to its end."""
+        await self.call(self._handle.commit, shielded=True)
+
+    async def rollback(self) -> None:
+        """As the synchronous connection's. Cancelled, it goes on to its end."""
+        await self.call(self._handle.rollback, shielded=True)
+
+    async def close(self) -> None:
+        """Give the physical connection back: now, or, in a transaction, at its end."""
+        handle = self._handle
+        if handle.pooled is None:  # without a wait
+            handle.close()
+        else:
+            await run(partial(self._serialised, handle.close), told=_wait_for_it)
+
+    async def set_autocommit(self, value: bool) -> None:
+        """As psycopg's."""
+        await self.call(partial(setattr, self._handle, "autocommit", value))
+
+    @asynccontextmanager
+    async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        """A block as psycopg's; inside a transaction it is a savepoint. NotSupportedError for other drivers."""
+        if not hasattr(type(self._handle), "transaction"):
+            raise NotSupportedError(f"{self._source.name}: its driver has no blocks of transaction(). Nothing was done")
+        block = self._handle.transaction(*args, **kwargs)
+        entered = await self.call(block.__enter__)
+        try:
+            yield entered
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if not await self.call(partial(block.__exit__, type(error), error, error.__traceback__), shielded=True):
+                raise
+        else:
+            await self.call(partial(block.__exit__, None, None, None), shielded=True)
+
+    @property
+    def closed(self) -> bool:
+        """True after close(), after the end of the transaction in which it was taken, or where it is broken."""
+        return self._handle.closed
+
+    @property
+    def datasource(self) -> DataSource:
+        """The datasource that it was taken from."""
+        return self._source
+
+    async def __aenter__(self) -> Self:
+        self._handle.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Plain: as the driver's, and closed. In a transaction: closed, nothing else."""
+        if isinstance(error, GeneratorExit):  # nobody awaits this: the pool closes the connection
+            return
+        if self._handle.pooled is None:  # in a transaction, or closed: without a wait
+            self._handle.close()
+        else:
+            await run(partial(self._serialised, partial(self._leave, kind, error)), told=_wait_for_it)
+
+    def _leave(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        try:
+            self._handle.__exit__(kind, error, None)
+        finally:
+            self._handle.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(type(self._handle), name):
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        raise AttributeError(
+            f"an asynchronous connection of {self._source.name} has no {name!r}, which the synchronous one has: use "
+            "that in a thread, by asyncio.to_thread()"
+        )
+
+    def __repr__(self) -> str:
+        return f"<asynchronous {repr(self._handle)[1:]}"
+
+
+def _wait_for_it(_: BaseException) -> None:
+    """A cancellation that changes nothing of the call."""
+
+
+async def connect(
+    target: str | Path | DataSource, timeout: float | None, *, user: str | None, password: str | Secret | None
+) -> AsyncConnection:
+    """As `txpool.aconnect`."""
+    source = find(target)
+    require_in_loop(f"an asynchronous connection of {source.name}")
+    handle = await run(
+        partial(source.connect, timeout, user=user, password=password),
+        dispose=lambda taken: taken.close(),  # which gives back what is clean, without a wait
+    )
+    if source.pool.leak_threshold is not None:  # the greenlet's stack has no line of the program's
+        holder: Any = handle.holder()
+        taken = holder if handle.enlistment is None else holder.pooled
+        taken.stack = stack_of_caller()
+    return AsyncConnection(handle, source)

@@ -1,0 +1,110 @@
+"""A lock that tasks and threads wait for together, first in first out. Its owner is a call of a task, or a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from _thread import allocate_lock, get_ident
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from txpool.aio.threads import working_for
+from txpool.errors import ProgrammingError
+from txpool.locks import Lock
+
+#: What tells the call in which this code runs.
+owner_of_calls: list[Callable[[], Any]] = []
+
+
+class _Waiter:
+    __slots__ = ("owner", "woken")
+
+    def __init__(self, owner: object, woken: Any) -> None:
+        self.owner = owner
+        self.woken = woken
+
+
+class TaskLock:
+    """Reentrant, as an RLock. Two calls of one thread exclude each other, and a call may be suspended while it has it.
+
+    In the loop's own thread, outside of any call, it is refused: whoever waited for it there would hold the loop. Where
+    it is not `strict`, only if it is held.
+    """
+
+    __slots__ = ("_count", "_gtrid", "_mutex", "_owner", "_strict", "_waiters")
+
+    def __init__(self, gtrid: str, *, strict: bool = True) -> None:
+        self._gtrid = gtrid
+        self._strict = strict
+        #: Of the state below; never held over a wait.
+        self._mutex = Lock()
+        self._owner: object = None
+        self._count = 0
+        self._waiters: deque[_Waiter] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        call = owner_of_calls[0]()
+        owner: object = call or getattr(working_for, "call", None) or get_ident()
+        if self._owner == owner:
+            self._count += 1
+            return True
+        in_loop = call is None and type(owner) is int and asyncio._get_running_loop() is not None
+        if in_loop and self._strict and self._gtrid:
+            raise self._would_hold_the_loop()
+        with self._mutex:
+            if self._owner is None:
+                self._owner, self._count = owner, 1
+                return True
+            if not blocking:
+                return False
+            if in_loop:
+                raise self._would_hold_the_loop()
+            if call is not None:
+                waiter = _Waiter(owner, call.signal())
+            else:
+                waiter = _Waiter(owner, allocate_lock())
+                waiter.woken.acquire()
+            self._waiters.append(waiter)
+        try:
+            waiter.woken.acquire(timeout=timeout)
+        except BaseException:
+            if self._leave(waiter):
+                self.release()
+            raise
+        return self._leave(waiter)
+
+    def _leave(self, waiter: _Waiter) -> bool:
+        """Stop waiting; whether it was handed over by then."""
+        with self._mutex:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+                return False
+            return True
+
+    def release(self) -> None:
+        self._count -= 1
+        if self._count:
+            return
+        with self._mutex:
+            if not self._waiters:
+                self._owner = None
+                return
+            following = self._waiters.popleft()
+            self._owner, self._count = following.owner, 1
+        following.woken.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _would_hold_the_loop(self) -> ProgrammingError:
+        return ProgrammingError(
+            f"{self._gtrid} was begun in an event loop, and this synchronous call in it would hold the loop: write "
+            "`await txpool.aconnect(…)`, and await what its connections do; or have a thread call it, by `await "
+            "asyncio.to_thread(…)`. Nothing was done"
+        )

@@ -1,0 +1,91 @@
+"""Where synchronous code waits: a call that a task of an event loop has made waits in the loop instead.
+
+A task's call runs in a greenlet, see `txpool.aio.bridge`. This is what the waits below ask: `used` first, which is
+false for as long as no loop was ever used in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from time import sleep as _sleep
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, TypeVarTuple
+
+if TYPE_CHECKING:
+    from txpool.tm.transaction import Transaction
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+#: What to wait for: as psycopg's numbers, and those of `selectors`.
+READ: Final = 1
+WRITE: Final = 2
+
+
+class Signal(Protocol):
+    """A one-shot event with the methods of a lock that is held: any thread releases it, and the call acquires it."""
+
+    def acquire(self, timeout: float = -1) -> bool: ...
+
+    def release(self) -> None: ...
+
+
+class Call(Protocol):
+    """A call of a task that is under way. Every method is called in its greenlet, and may switch to the loop."""
+
+    def wait_for(self, descriptor: int, events: int, timeout: float | None = None) -> int:
+        """Wait until the descriptor is ready for one of these events; 0 where it is not within `timeout` seconds."""
+
+    def steps(self, steps: Generator[Any, Any, T], descriptor: int, interval: float | None = None) -> T:
+        """Run a generator of psycopg's steps. With an interval, it is asked as often, also where nothing has come."""
+
+    def signal(self) -> Signal:
+        """A signal that this call may wait for."""
+
+    def in_thread(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Call what only blocks in a thread, in a copy of the context. A cancellation waits for its end."""
+
+    def adopt(self, transaction: Transaction) -> None:
+        """The call has made this transaction: give it locks that tasks can wait for."""
+
+
+def _none() -> Call | None:
+    return None
+
+
+#: Whether a loop was ever used.
+used = False
+#: The call in which this code runs; None outside of any.
+current: Callable[[], Call | None] = _none
+
+
+_at_first_use: list[Callable[[], object]] = []
+
+
+def when_used(install: Callable[[], object]) -> None:
+    """Call this once a loop is used: so what it changes costs nothing before."""
+    _at_first_use.append(install)
+    if used:
+        install()
+
+
+def use(find: Callable[[], Call | None]) -> None:
+    """A loop is used from now on; `find` is to be `current`."""
+    global used, current
+    current, used = find, True
+    for install in _at_first_use:
+        install()
+
+
+def in_thread(function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    """Call what only blocks: in a call of a task by a thread, else here."""
+    if used and (call := current()) is not None:
+        return call.in_thread(function, *arguments)
+    return function(*arguments)
+
+
+def sleep(seconds: float) -> None:
+    """Sleep, without holding a loop."""
+    if used and (call := current()) is not None:
+        call.signal().acquire(seconds)
+    else:
+        _sleep(seconds)

@@ -143,7 +143,7 @@ def test_the_pytest_plugin(databases: Databases, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "11 passed, 2 skipped" in done.stdout
+    assert "15 passed, 2 skipped" in done.stdout
     assert "no server was given that may be killed" in done.stdout
     file.write_text(file.read_text().replace("/one", "/nowhere"))
     done = subprocess.run([*command, "-k", "listing"], check=False, capture_output=True, text=True, env=environment)

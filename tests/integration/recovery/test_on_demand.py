@@ -66,7 +66,8 @@ def test_what_a_dead_process_of_this_node_has_left_is_ended(stored: Site, caplog
         settle()
     assert stored.databases.prepared() == []  # also in database two, whose file the log has noted
     assert stored.counts() == {"one": 0, "two": 0, "ledger": 0}
-    assert caplog.messages == []
+    # Datasources of earlier tests may say that their own log is closed.
+    assert [each.message for each in caplog.records if each.module != "finishing"] == []
 
 
 def test_a_filter_of_the_file_counts_and_the_error_has_its_reason(stored: Site) -> None:

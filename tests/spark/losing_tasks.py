@@ -42,6 +42,28 @@ def dies_in_copy(once: Path) -> Loss:
     return loss
 
 
+def outlives_its_executor(once: Path, dsn: str) -> Loss:
+    """The executor is killed once its first batch is copied; its Python workers live on, since their daemon is stopped.
+
+    The file has the pid of that daemon.
+    """
+    query = "select 1 from pg_stat_activity where datname = current_database() and query ~* '^ *copy '"
+
+    def loss(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield next(batches)
+        yield next(batches)  # now the first has gone on
+        if first_time(once):
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                while connection.execute(query).fetchone() is None:
+                    pass
+            once.write_text(str(os.getppid()))
+            os.kill(os.getppid(), signal.SIGSTOP)
+            kill_executor()
+        yield from batches
+
+    return loss
+
+
 def dies_prepared(once: Path, dsn: str) -> Loss:
     """The task is lost as soon as its first branch is prepared in that database."""
 

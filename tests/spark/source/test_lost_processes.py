@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +33,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.spark.losing_tasks import dies_in_copy, dies_prepared
+from tests.spark.losing_tasks import dies_in_copy, dies_prepared, outlives_its_executor
 from txpool.tm import manager
 from txpool.spark import register
 
@@ -84,6 +86,24 @@ def test_executors_that_die_while_they_copy_and_once_they_are_done(
     local_cluster(_script(source), str(sources), databases.dsn("one"))
     assert count(databases, "keyed") == (40_000, 40_000)
     assert count(databases, "plain") == (80_000, 80_000)
+    assert leftovers(databases) == []
+
+
+def test_a_worker_that_outlives_its_executor_prepares_no_part_of_its_rows(
+    local_cluster: Callable[..., str], databases: Databases, sources: Path
+) -> None:
+    """The end of its connection looks like the end of its rows, and the retry would adopt what it has prepared."""
+    source = """
+    once = Path(folder, "once")
+    save(spark.range(0, 40000, numPartitions=1).mapInArrow(outlives_its_executor(once, dsn), "id bigint"), "plain")
+    spark.stop()
+    """
+    try:
+        local_cluster(_script(source), str(sources), databases.dsn("one"))
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(int((sources / "once").read_text()), signal.SIGKILL)
+    assert count(databases, "plain") == (40_000, 40_000)
     assert leftovers(databases) == []
 
 

@@ -17,6 +17,7 @@ from txpool.spark.commit.attempts import PartitionResult, earlier_attempt, refus
 from txpool.spark.commit.listing import list_attempts
 from txpool.spark.commit.slots import explain_slots
 from txpool.spark.task.datasources import TaskDatasources
+from txpool.spark.task.input import TaskInput
 from txpool.spark.task.tracing import TaskTrace, ambient_trace, traced
 from txpool.tm.ambient import ambient_variable
 from txpool.tm.subordinate import Subordinate
@@ -95,8 +96,9 @@ class PartitionTask:
         )
         subordinate.trace = trace
         ambient = ambient_variable.set(subordinate)
+        task_input = TaskInput(rows)
         try:
-            produced = self.function(rows)
+            produced = self.function(task_input.rows())
             yields = None
             if self.yielding:
                 yields = _pickled(produced)
@@ -105,6 +107,7 @@ class PartitionTask:
             # The driver needs the settings of datasources that it does not know. An error is raised before the prepare.
             used = [it for it in subordinate.datasources if isinstance(it, Source)]
             settings = {it.name: it.settings.serialized() for it in used if it is not datasources.get(it.name)}
+            task_input.require_whole()
             records = self._prepare(subordinate)
         except BaseException:
             if not subordinate.ended:

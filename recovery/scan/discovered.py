@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from recovery.scan.datasources import RecoverableDatasource
+from recovery.scan.names import is_called
 from recovery.scan.noted import open_noted
 from txpool.config.logins import AllowedLogin
 from txpool.config.ownership import why_not_trusted
@@ -20,7 +21,6 @@ from txpool.errors import ConfigurationError
 from txpool.locks import Lock
 from txpool.log.locations import LocationNote
 from txpool.resources.base import Role
-from txpool.xid import tag_of
 
 
 class DiscoveredDatasources:
@@ -61,11 +61,11 @@ class DiscoveredDatasources:
     def marked(self, name: str, notes: Iterable[LocationNote]) -> RecoverableDatasource | None:
         """See `OtherDatasources.marked`."""
         for each in opened():
-            if each.role is Role.MARKED and _is_called(name, each.name) and not self._was_removed(each.name):
+            if each.role is Role.MARKED and is_called(name, each.name) and not self._was_removed(each.name):
                 return each
         for note in notes:
             called, path = note.location.datasource, note.location.path
-            if _is_called(name, called) and not self._was_removed(called):
+            if is_called(name, called) and not self._was_removed(called):
                 datasource = self._open(path)
                 if datasource.role is not Role.MARKED or datasource.name != called:
                     raise ConfigurationError(
@@ -97,11 +97,6 @@ class DiscoveredDatasources:
         if known is not None:
             known[1].close()
         return datasource
-
-
-def _is_called(name: str, datasource: str) -> bool:
-    """Whether a name or tag is this datasource's."""
-    return name in (datasource, tag_of(datasource))
 
 
 def _may_lead_to(datasource: Source, note: LocationNote) -> bool:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from recovery.scan.datasources import ListedBranch
+from recovery.scan.names import is_called
 from recovery.scan.orphans import OrphanFilter, Vote, poll
 from recovery.scan.phase_two import wait_for
 from recovery.scan.recovery_pass import RecoveryPass
@@ -19,7 +20,7 @@ from txpool import failpoints
 from txpool.config.secrets import describe_error
 from txpool.errors import ConfigurationError, OperationalError, described
 from txpool.resources.recovery_access import MarkedRow
-from txpool.xid import Xid, tag_of
+from txpool.xid import Xid
 
 T = TypeVar("T")
 
@@ -115,7 +116,7 @@ def delete_finished(this_pass: RecoveryPass, resolved: Iterable[ResolvedMark]) -
     if failpoints.armed:
         failpoints.hit("recovery.forget")
     for name, table in this_pass.datasources.tables.items():
-        keys = [each.row.gtrid for each in ended if each.datasource in (name, tag_of(name))]
+        keys = [each.row.gtrid for each in ended if is_called(each.datasource, name)]
         if keys:
             table.delete(keys)
             this_pass.recorder.record_forgotten(keys)

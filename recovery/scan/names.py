@@ -8,8 +8,14 @@ from recovery.scan.datasources import RecoverableDatasource
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError
+from txpool.xid import tag_of
 
 Described = RecoverableDatasource | DataSourceSettings
+
+
+def is_called(name: str, datasource: str) -> bool:
+    """Whether a name, or the tag that stands for it in a branch's name, is this datasource's."""
+    return name in (datasource, tag_of(datasource))
 
 
 def by_name(datasources: Iterable[Described]) -> dict[str, Described]:

@@ -33,7 +33,7 @@ class Call(Protocol):
     """A call of a task that is under way. Every method is called in its greenlet, and may switch to the loop."""
 
     def wait_for(self, descriptor: int, events: int, timeout: float | None = None) -> int:
-        """Wait until the descriptor is ready for one of these events; 0 where it is not within `timeout` seconds."""
+        """Wait until the descriptor is ready for one of these events; 0 if it is not within `timeout` seconds."""
 
     def steps(self, steps: Generator[Any, Any, T], descriptor: int, interval: float | None = None) -> T:
         """Run a generator of psycopg's steps. With an interval, it is asked as often, also where nothing has come."""

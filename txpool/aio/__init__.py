@@ -20,7 +20,7 @@ async def aconnect(
 ) -> AsyncConnection:
     """As connect(), for a task of an event loop: `async with await txpool.aconnect("orders") as conn`.
 
-    Inside an `async with txpool.transaction()` it joins that. Errors: as `connect`; ConfigurationError where greenlet
+    Inside an `async with txpool.transaction()` it joins that. Errors: as `connect`; ConfigurationError if greenlet
     is not installed.
     """
     from txpool.aio.connection import connect

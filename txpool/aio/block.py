@@ -21,7 +21,7 @@ logger = logging.getLogger("txpool")
 
 
 def require_in_loop(what: str) -> None:
-    """ProgrammingError where the ambient transaction was begun synchronously: its locks would hold the loop."""
+    """ProgrammingError if the ambient transaction was begun synchronously: its locks would hold the loop."""
     here = ambient()
     if here is not None and not here.ended and not here.in_loop:
         raise ProgrammingError(

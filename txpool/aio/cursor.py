@@ -76,7 +76,7 @@ class AsyncCursor:
         return rows
 
     async def nextset(self) -> bool | None:
-        """Go to the next result; None where there is none."""
+        """Go to the next result; None if there is none."""
         advanced: bool | None = await self._call("nextset")
         return advanced
 

@@ -69,7 +69,7 @@ class PoolAdministration:
         self.pool.resume()
 
     def add_listener(self, listener: PoolListener) -> None:
-        """Tell the listener of what happens in the pool from now on. ConfigurationError where it is no PoolListener."""
+        """Tell the listener of what happens in the pool from now on. ConfigurationError if it is no PoolListener."""
         self.pool.add_listener(listener)
 
     def remove_listener(self, listener: PoolListener) -> None:

@@ -104,7 +104,7 @@ class DataSource(PoolAdministration, Source):
             when_opened=[registry.note_used],
         )
         required = settings.transaction_required
-        #: The check of statements outside transactions; None where all are allowed.
+        #: The check of statements outside transactions; None if all are allowed.
         self.required = None
         if required != "off" or spark.is_loaded():
             self.required = Required(settings.name, required)
@@ -165,7 +165,7 @@ class DataSource(PoolAdministration, Source):
 
         `timeout` is how long to wait for a free connection, in seconds; the default is pool.max-wait. With a `user` or
         a `password`, it is opened for this call, counts as one of pool.max-size, and is closed by close(). Errors:
-        PoolTimeout, PoolClosed, the driver's own where it cannot connect; ProgrammingError where the transaction cannot
+        PoolTimeout, PoolClosed, the driver's own if it cannot connect; ProgrammingError if the transaction cannot
         enlist the datasource.
         """
         transaction = ambient()

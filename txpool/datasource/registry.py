@@ -27,7 +27,7 @@ _opened: dict[int, ref[Source]] = {}
 
 
 def register(datasource: DataSource) -> DataSource:
-    """Let connect() find a datasource by its name; returns it. ConfigurationError where another has that name."""
+    """Let connect() find a datasource by its name; returns it. ConfigurationError if another has that name."""
     add(datasource)
     return datasource
 

@@ -94,7 +94,7 @@ class Enlistment(EnlistedStatements, Part):
         self.raw: Any = None
         #: With managed.commit = join.
         self.savepoints: Savepoints | None = None
-        #: The attributes that handles have overridden; None where none has.
+        #: The attributes that handles have overridden; None if none has.
         self.overrides: SessionOverrides | None = None
         #: The attributes of its connection that the transaction has set, and that no handle may change.
         self.fixed_modes: frozenset[str] = NO_MODES
@@ -240,7 +240,7 @@ class Enlistment(EnlistedStatements, Part):
 
     @property
     def pool_state(self) -> object:
-        """The physical connection's: None where this is a forked child, and it is the parent's."""
+        """The physical connection's: None if this is a forked child, and it is the parent's."""
         return None if self.pooled is None else self.pooled.pool_state
 
     # -- for its handles ----------------------------------------------------------------------------------------

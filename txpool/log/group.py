@@ -2,8 +2,10 @@
 
 The thread that has the write lock writes everything that has queued up by then, and wakes the threads that it wrote
 for. Then it wakes the first of those that queued up too late, which writes next. It needs no thread of its own, unless
-tasks of an event loop write: then one writes for them. A failure before COMMIT was rolled
-back, and is definite. After a failure of COMMIT the outcome is unknown, and the log is poisoned.
+tasks of an event loop write: then one writes for them.
+
+A failure before COMMIT was rolled back, and is definite. After a failure of COMMIT the outcome is unknown, and the log
+is poisoned.
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ class TakesPart(Protocol[E_co]):
 class Part:
     """One datasource's part in one transaction: its work, and its branch. Thread-safe. A database's has connections."""
 
-    #: Whether it has no commit in one phase. To prepare and commit without a decision would leave it prepared for as
-    #: long as this process lives, if the commit fails, and then roll it back.
+    #: As its branch's: see `ResourceBranch`.
     needs_decision = True
     branch: Any
 

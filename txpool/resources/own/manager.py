@@ -54,7 +54,7 @@ class OwnResources(ResourceManager):
             raise settings.properties.error("url", "has a password in it: passwords have a key of their own, password")
 
     def resource(self, settings: DataSourceSettings) -> Resource:
-        """The resource that these settings describe: a new object. ConfigurationError where it cannot be made."""
+        """The resource that these settings describe: a new object. ConfigurationError if it cannot be made."""
         url = settings.url
         if self.url_is_path:
             scheme = next(each for each in self.schemes if url.startswith(each))

@@ -173,6 +173,7 @@ class LogFolder:
             if not require_own(self.path):
                 raise FileNotFoundError
             self._require_one_name()
+            self._require_one_mount()
             size = self.database.stat().st_size
             connection = sqlite3.connect(
                 f"{self.database.as_uri()}?mode=rw",
@@ -218,6 +219,22 @@ class LogFolder:
                 "process uses any of them, remove all but the one that was in use, which is the one with a log.db-wal "
                 "beside it if only one has that"
             )
+
+    def _require_one_mount(self) -> None:
+        """LogError if a part of the folder is mounted there from elsewhere, as a container's volume of one file is.
+
+        The file is the same by all that a file tells of itself. What belongs to it, its write-ahead log and the locks
+        of those who live, is in the folder that it was made in.
+        """
+        home = _mount(self.path)
+        for part in (self.database, Path(f"{self.database}-wal"), Path(f"{self.database}-shm"), self.incarnations):
+            mount = _mount(part)
+            if mount is not None and mount != home:
+                raise LogError(
+                    f"{part} is mounted there by itself, and the rest of the decision log {self.path} is elsewhere: a "
+                    f"process that opens it here sees neither what is decided there nor who lives. Nothing was done. "
+                    f"Mount the folder that it comes from as a whole"
+                )
 
     def _build(self, node: str) -> bool:
         draft = self.path / f"log.{secrets.token_hex(8)}.new"
@@ -310,6 +327,24 @@ def _set(connection: sqlite3.Connection, meta: dict[str, str]) -> None:
 def _identity(database: Path) -> dict[str, str]:
     status = database.stat()
     return {"device": str(status.st_dev), "inode": str(status.st_ino), "machine": _machine()}
+
+
+def _mount(path: Path) -> str | None:
+    """The mount that a path lies in; None if there is no such path, or if the system does not tell.
+
+    Only a descriptor that opens nothing may be used: if another one is closed, SQLite's locks of the file are gone.
+    """
+    if not hasattr(os, "O_PATH"):
+        return None
+    try:
+        descriptor = os.open(path, os.O_PATH)
+        try:
+            text = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    return next((line for line in text.splitlines() if line.startswith("mnt_id:")), None)
 
 
 def _machine() -> str:

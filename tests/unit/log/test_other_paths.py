@@ -138,6 +138,23 @@ def test_17_a_bind_mount_is_the_same_log_and_shows_who_lives(
     assert f"{name} alive" not in seen(there, mount)
 
 
+@pytest.mark.parametrize("part", ["log.db", "log.db-wal", "incarnations"])
+def test_17_a_part_that_is_mounted_alone_is_refused(
+    part: str, folder: Path, tmp_path: Path, seen: Callable[..., str]
+) -> None:
+    """The database in a container, by `-v txlog/log.db:…`: the write-ahead log and the locks would be other ones."""
+    there = tmp_path / "part"
+    mounts = [f"mkdir -m 700 {there}", f"mount --bind {folder} {there}"]
+    log = SqliteLog(folder, node=NODE)
+    log.record(make_gtrid(NODE, log.incarnation, 2), [])  # now it has a write-ahead log
+    if part == "log.db":
+        mounts = [f"mkdir -m 700 {there}", f"touch {there}/{part}"]
+    found = seen(there, *mounts, f"mount --bind {folder}/{part} {there}/{part}")
+    assert found.startswith(f"refused: {there}/{part} is mounted there by itself"), found
+    log.record(make_gtrid(NODE, log.incarnation, 3), [])
+    log.close()
+
+
 def test_17_a_layer_over_a_log_is_a_copy(folder: Path, tmp_path: Path, seen: Callable[..., str]) -> None:
     """Each container of an image that has a log in it would write a log of its own."""
     for number in (1, 2):

@@ -58,11 +58,16 @@ class Striker:
         return self._left < 0
 
 
-def strike_each_pair(kind: type[BaseException], strike: Callable[[Striker], object]) -> tuple[int, int]:
-    """Have each place struck, and then each place of what follows. Returns how many places, and pairs, there were."""
+def strike_each_pair(
+    kind: type[BaseException], strike: Callable[[Striker], object], *, every: int = 1
+) -> tuple[int, int]:
+    """Have each place struck, and then each place of what follows. Returns how many places, and pairs, there were.
+
+    With `every` only one in so many of those that follow is struck: other ones behind each first place.
+    """
     pairs = 0
     for first in itertools.count():
-        for second in itertools.count():
+        for second in itertools.count(first % every, every):
             striker = Striker(first, kind, second)
             strike(striker)
             pairs += len(striker.places) == 2

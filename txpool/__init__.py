@@ -62,7 +62,8 @@ from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.calls import begin, commit, resume, rollback, status, suspend
 from txpool.tm.demarcation.transactional import transactional
-from txpool.tm.lifetime import TransactionScoped, observe
+from txpool.tm.lifetime import TransactionScoped
+from txpool.tm.observers import observe
 from txpool.tm.status import Status
 from txpool.tm.transaction import Transaction
 

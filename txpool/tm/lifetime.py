@@ -1,19 +1,14 @@
-"""The life of a transaction for other code: transaction-scoped values, and observers of its phases."""
+"""Values of which each transaction has its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Literal, TypeVar
-from weakref import ref
+from typing import Any, Generic, TypeVar
 
 from txpool.errors import ProgrammingError
 from txpool.tm.ambient import current
-from txpool.tm.manager import observers
-from txpool.tm.status import Status
-from txpool.tm.transaction import Transaction
 
 T = TypeVar("T")
-_PHASES = ("begin", "before", "success", "failure")
 
 
 class TransactionScoped(Generic[T]):
@@ -43,34 +38,3 @@ class TransactionScoped(Generic[T]):
         del values[self]
         if self._close is not None:
             self._close(value)
-
-
-def observe(observer: Callable[[Transaction], object], phase: Literal["begin", "before", "success", "failure"]) -> None:
-    """Call an observer with every transaction of this process from now on, at this phase of its life.
-
-    It may be called before configure(), or after.
-
-    `before` runs before completion, and its exception forces rollback; `success` and `failure` run after it (`failure`
-    whenever the transaction did not commit everywhere), and their errors are logged. Another phase is a
-    ProgrammingError.
-    """
-    if phase not in _PHASES:
-        raise ProgrammingError(f"there is no phase {phase!r} to observe: these are {', '.join(_PHASES)}")
-
-    def attach(begun: Transaction) -> None:
-        if phase == "begin":
-            observer(begun)
-            return
-        reference = ref(begun)
-
-        def call() -> None:
-            if (transaction := reference()) is not None:
-                observer(transaction)
-
-        if phase == "before":
-            begun.before_completion(call)
-        else:
-            on_success = phase == "success"
-            begun.after_completion(lambda status: call() if (status is Status.COMMITTED) == on_success else None)
-
-    observers.append(attach)

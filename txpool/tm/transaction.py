@@ -25,6 +25,7 @@ from txpool.tm.background import statistics
 from txpool.tm.commit.annotations import checked_note
 from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.completion import Completion
+from txpool.tm.events import Events
 from txpool.tm.rules.enlistment import require_adoptable, require_atomic, require_begins_as, require_same
 from txpool.tm.status import ACTIVE, OPEN, Status
 from txpool.tm.synchronizations import Synchronizations
@@ -47,6 +48,7 @@ class Transaction(Completion):
     rolling_back: LockType | None = None  #: Held until a thread has rolled it back, which was abandoned.
     token: Token[Transaction | None] | None = None  #: By which its block has made it ambient.
     suspended: Transaction | None = None  #: The one that its block has suspended.
+    _events: Events | None = None
     new_lock: Callable[[], RLock] = RLock  #: Makes the locks that are held over waits: a task's can be waited for.
 
     def __init__(
@@ -235,6 +237,16 @@ class Transaction(Completion):
     def after_completion(self, callback: Callable[[Status], object]) -> None:
         """Call with the final status, the last registered first; its errors are logged."""
         self._own_synchronizations().add_after(callback)
+
+    def fire(self, event: object) -> None:
+        """Tell those who observe events of this class, each in its phase: see `txpool.observe()`.
+
+        From any thread. Errors: ProgrammingError if it has ended; TransactionRolledBack if it can only roll back.
+        """
+        self.require_active()
+        if self._events is None:
+            self._events = Events(self._own_synchronizations())
+        self._events.fire(event)
 
     def _own_synchronizations(self) -> Synchronizations:
         if self._synchronizations is None:

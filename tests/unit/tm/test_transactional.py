@@ -176,7 +176,7 @@ def test_an_object_whose_call_is_a_coroutine_is_one() -> None:
         (classmethod(lambda cls: None), "write @classmethod above @transactional"),
         (staticmethod(lambda: None), "write @staticmethod above @transactional"),
         (property(lambda self: None), "write @property above @transactional"),
-        (Exception, "Exception is a class"),
+        (Exception, "Exception is a class that defines no public method"),
     ],
 )
 @pytest.mark.parametrize("around", [txpool.transactional, txpool.transactional()])
@@ -332,3 +332,61 @@ def test_an_interrupt_is_not_attempted_again() -> None:
     with pytest.raises(KeyboardInterrupt):
         txpool.transactional(attempts=3)(work)()
     assert len(work.seen) == 1
+
+
+def test_a_class_has_transactional_methods() -> None:
+    def gtrid() -> str | None:
+        return None if (tx := txpool.current()) is None else tx.gtrid
+
+    class Base:
+        def inherited(self) -> str | None:
+            return gtrid()
+
+    @txpool.transactional("requires_new")
+    class Service(Base):
+        def method(self) -> str | None:
+            return gtrid()
+
+        @classmethod
+        def of_class(cls) -> tuple[type, str | None]:
+            return cls, gtrid()
+
+        @staticmethod
+        def static() -> str | None:
+            return gtrid()
+
+        async def awaited(self) -> str | None:
+            return gtrid()
+
+        @txpool.transactional("not_supported")
+        def outside(self) -> str | None:
+            return gtrid()
+
+        @property
+        def value(self) -> str | None:
+            return gtrid()
+
+        def _private(self) -> str | None:
+            return gtrid()
+
+    service = Service()
+    with txpool.transaction() as tx:
+        found = [service.method(), Service.of_class()[1], Service.static(), asyncio.run(service.awaited())]
+        assert Service.of_class()[0] is Service
+        assert service.outside() is None
+        assert [service.inherited(), service.value, service._private()] == [tx.gtrid] * 3
+    assert None not in found
+    assert len({*found, tx.gtrid}) == 5
+
+
+def test_of_a_class_with_a_generator_nothing_is_decorated() -> None:
+    class Service:
+        def method(self) -> bool:
+            return txpool.current() is not None
+
+        def rows(self) -> Iterator[int]:
+            yield 1
+
+    with pytest.raises(txpool.ProgrammingError, match=r"Service\.rows\(\) is a generator"):
+        txpool.transactional(Service)
+    assert not Service().method()

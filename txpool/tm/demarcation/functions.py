@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import inspect
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from txpool.errors import ProgrammingError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from txpool.tm.dropped import Origin
+
+#: What a decorated function has become. A class's decorator leaves it as it is.
+decorated: WeakSet[Callable[..., Any]] = WeakSet()
 
 
 def require_function(function: Any) -> str:
@@ -20,8 +26,6 @@ def require_function(function: Any) -> str:
             f"{getattr(function, '__qualname__', 'it')} is a {kind} before it is transactional: write @{kind} above "
             "@transactional, which decorates the function itself"
         )
-    if isinstance(function, type):
-        raise ProgrammingError(f"{name} is a class: decorate those of its methods that are to be transactions")
     if not callable(function):
         raise ProgrammingError(f"{name} is no function: transactional decorates functions and methods")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -30,6 +34,27 @@ def require_function(function: Any) -> str:
             "Decorate what iterates it"
         )
     return name
+
+
+def decorate_methods(owner: type, decorate: Callable[[Any], Any]) -> None:
+    """Decorate the public methods that a class defines itself.
+
+    ProgrammingError, and nothing is done, if one of them cannot be decorated, or if there is none.
+    """
+    found: dict[str, Any] = {}
+    for name, value in vars(owner).items():
+        is_wrapped = isinstance(value, classmethod | staticmethod)
+        method = value.__func__ if is_wrapped else value
+        if name.startswith("_") or not inspect.isfunction(method) or method in decorated:
+            continue
+        found[name] = type(value)(decorate(method)) if is_wrapped else decorate(method)
+    if not found:
+        raise ProgrammingError(
+            f"{owner.__qualname__} is a class that defines no public method itself: there is nothing to make "
+            "transactional. Decorate the class that defines them"
+        )
+    for name, value in found.items():
+        setattr(owner, name, value)
 
 
 def is_coroutine_function(function: Any) -> bool:

@@ -16,7 +16,13 @@ from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.tm.ambient import current, make_ambient, restore_ambient
 from txpool.tm.commit.annotations import checked_note
 from txpool.tm.demarcation.block import idempotent_transaction, transaction
-from txpool.tm.demarcation.functions import is_coroutine_function, origin_of, require_function
+from txpool.tm.demarcation.functions import (
+    decorate_methods,
+    decorated,
+    is_coroutine_function,
+    origin_of,
+    require_function,
+)
 from txpool.tm.demarcation.propagation import Propagation, check_arguments, check_id, require_recordable
 from txpool.tm.demarcation.retry import RetryPolicy
 from txpool.tm.rules.required import outside
@@ -67,10 +73,11 @@ def transactional(
 
     An exception rolls back, unless it is one of `dont_rollback_on` and none of `rollback_on`; it is raised in either
     case. A coroutine function's transaction ends when it has been awaited; a generator is refused, since its body runs
-    after the call. Propagation: `required` joins or begins, `requires_new` begins one of its own, `mandatory` must be
-    called within a transaction and `never` outside, `supports` joins if there is one, `not_supported` runs outside.
-    `timeout`, `isolation` and `read_only` are those of transaction(). Errors: as transaction(), and ProgrammingError
-    if the propagation does not fit.
+    after the call. Of a class, each public method that it defines itself, and that is not transactional already,
+    becomes so: no property, and nothing inherited. Propagation: `required` joins or begins, `requires_new` begins one
+    of its own, `mandatory` must be called within a transaction and `never` outside, `supports` joins if there is one,
+    `not_supported` runs outside. `timeout`, `isolation` and `read_only` are those of transaction(). Errors: as
+    transaction(), and ProgrammingError if the propagation does not fit.
 
     With `attempts` above 1 the function is called again, after a short pause, if it began the transaction itself and
     that was rolled back for a conflict with others: a serialization failure, a deadlock, no free prepared slot,
@@ -82,7 +89,7 @@ def transactional(
     for an id that is done already raises AlreadyDone; if a function of another name has done it, ProgrammingError.
     """
     if callable(propagation) or isinstance(propagation, classmethod | property):
-        return transactional()(propagation)  # without parentheses
+        return transactional()(propagation)  # without parentheses, a class too
     characteristics = Characteristics.of(isolation, read_only)
     check_arguments(propagation, attempts, characteristics)
     note = checked_note(note)
@@ -91,6 +98,9 @@ def transactional(
         check_id(propagation, transaction_id, record_in)
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        if isinstance(function, type):
+            decorate_methods(function, decorate)
+            return cast(Callable[P, T], function)
         name = require_function(function)
         around = functools.partial(
             _around,
@@ -142,6 +152,7 @@ def transactional(
                             raise
                     time.sleep(pause)
 
+        decorated.add(call)
         return cast(Callable[P, T], call)
 
     return decorate

@@ -27,7 +27,11 @@ def observe(
 ) -> Callable[[], None]: ...
 
 
-def observe(observer: Callable[[Any], object], phase: str, event: type | None = None) -> Callable[[], None]:
+def observe(
+    observer: Callable[[Any], object],
+    phase: Literal["begin", "before", "success", "failure", "after"],
+    event: type | None = None,
+) -> Callable[[], None]:
     """Call an observer with every transaction of this process from now on, at this phase of its life.
 
     With a class of `event`, call it with each event of that class that is fired in a transaction (`tx.fire(event)`),

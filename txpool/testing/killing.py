@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -94,5 +93,4 @@ def _await_servers(connections: set[tuple[int, int]], timeout: float) -> None:
         if time.monotonic() > until:
             ports = ", ".join(str(port) for port, _ in sorted(held))
             raise AssertionError(f"the servers at port {ports} still work for the killed process after {timeout:g} s")
-        with suppress(InterruptedError):
-            time.sleep(_PAUSE)
+        time.sleep(_PAUSE)

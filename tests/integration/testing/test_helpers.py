@@ -6,16 +6,20 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
-from txpool.testing import kill_at
+from tests.support.running import running
+from txpool.testing import kill_at, killing
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout, Require
@@ -38,6 +42,46 @@ def test_a_process_that_goes_on_is_ended(tmp_path: Path) -> None:
         kill_at("coordinator.decided", script, timeout=5)
     with pytest.raises(ProcessLookupError):
         os.kill(int(str(raised.value).split()[-1]), 0)
+
+
+CONNECTED = """
+import socket, sys
+from txpool import failpoints
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+failpoints.hit("log.record")
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(60)
+        yield listening
+
+
+def test_it_returns_once_the_server_has_let_go_of_the_connection(server: socket.socket, tmp_path: Path) -> None:
+    (script := tmp_path / "connected.py").write_text(CONNECTED)
+    order = []
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(1) == b""  # the process is dead
+            time.sleep(0.2)  # it may return meanwhile, if it does not look
+            order.append("let go")
+
+    with running(serve):
+        kill_at("log.record", script, server.getsockname()[1])
+        order.append("returned")
+    assert order == ["let go", "returned"]
+
+
+def test_a_server_that_does_not_let_go_is_told(server: socket.socket) -> None:
+    port = server.getsockname()[1]
+    with socket.create_connection(("127.0.0.1", port)) as client, server.accept()[0]:
+        connection = (client.getsockname()[1], port)
+        with pytest.raises(AssertionError, match=f"port {port} still work for the killed process after 0.1 s"):
+            killing._await_servers({connection}, 0.1)
 
 
 def test_a_missing_extra_is_named(python_without: PythonWithout) -> None:

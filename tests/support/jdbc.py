@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.conftest import Require
     from tests.support.mysql import MySQLServer
     from txpool.demo.server import EmbeddedPostgres
-    from txpool.resources.jdbc.connection import JdbcConnection
+    from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 
 _REPOSITORY = Path.home() / ".m2/repository"
 _ARTIFACTS = {
@@ -100,8 +100,8 @@ class JdbcDatabase:
 
     def connect(self, **more: Any) -> JdbcConnection:
         """A new connection."""
-        from txpool.resources.jdbc import errors
-        from txpool.resources.jdbc.connection import JdbcConnection
+        from txpool.resources.jdbc.dbapi import errors
+        from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 
         return JdbcConnection(errors.call(self.datasource(**more).getConnection))
 

@@ -11,7 +11,8 @@ import pytest
 
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
-from txpool.resources.jdbc import errors, jvm
+from txpool.resources.jdbc import jvm
+from txpool.resources.jdbc.dbapi import errors
 from txpool.resources.xids import Xids
 
 if TYPE_CHECKING:

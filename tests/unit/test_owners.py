@@ -30,7 +30,7 @@ WHAT_IT_BECAME = {
     "txpool/pool/opener.py": "whether it is the pool's own thread, which runs no tasks",
     "txpool/pool/report.py": "whether the holder is this thread, for a message",
     "txpool/pool/taking.py": "the holder, for messages: a task's is its thread",
-    "txpool/resources/jdbc/connection.py": "JDBC blocks in threads",
+    "txpool/resources/jdbc/dbapi/connection.py": "JDBC blocks in threads",
     "txpool/resources/jdbc/jvm.py": "JDBC blocks in threads, and each is attached to the JVM",
     "txpool/tm/background/resolver.py": "whether it is the resolver's own thread",
     "txpool/tm/background/timers.py": NEVER_OVER_A_WAIT,

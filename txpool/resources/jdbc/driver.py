@@ -16,11 +16,11 @@ from txpool.errors import (
     translated,
 )
 from txpool.resources.deadlines import in_step, within_step_timeout
-from txpool.resources.jdbc import module
 from txpool.resources.jdbc.databases import DATABASES, OTHER
 from txpool.resources.jdbc.databases.database import Database, DatabaseIdentity
+from txpool.resources.jdbc.dbapi import module
+from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.dialect import JdbcDialect
-from txpool.resources.jdbc.errors import call
 from txpool.resources.jdbc.session import COMMITTING, ROLLING_BACK, XaConnection, changes_session
 from txpool.resources.jdbc.source import JavaSource, class_name
 from txpool.resources.marks import Marks

@@ -13,7 +13,7 @@ from txpool.errors import OperationalError, described
 from txpool.findings.marks import IS_MARK
 from txpool.resources.base import Refused
 from txpool.resources.driver import Driver
-from txpool.resources.jdbc.errors import IntegrityError, call
+from txpool.resources.jdbc.dbapi.errors import IntegrityError, call
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
 from txpool.resources.mysql.marks import MySQLStatements, looking_up, require_durable
 from txpool.resources.postgresql import trust

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError, described
 from txpool.resources.base import Refused
-from txpool.resources.jdbc.connection import JdbcConnection
-from txpool.resources.jdbc.cursor import JdbcCursor
-from txpool.resources.jdbc.errors import call
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi.cursor import JdbcCursor
+from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.mysql.session import XA_REFUSED
 
 if TYPE_CHECKING:

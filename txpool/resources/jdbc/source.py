@@ -13,7 +13,7 @@ from txpool.config.properties import nearest
 from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError, described
 from txpool.resources.jdbc import jvm
-from txpool.resources.jdbc.errors import Error, call
+from txpool.resources.jdbc.dbapi.errors import Error, call
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BEGIN = """
 import os, signal, sys, threading, time
 from txpool.resources.jdbc import errors, jvm
-from txpool.resources.jdbc.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 from txpool.errors import ConfigurationError, InterfaceError
 
 jar = sys.argv[1]

@@ -11,7 +11,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote, Refu
 from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc import codes, jvm
 from txpool.resources.jdbc.databases.database import GENERATION, Database, EndedUnseen, PreparedVote
-from txpool.resources.jdbc.errors import ConnectionLost, OperationalError, call, from_java
+from txpool.resources.jdbc.dbapi.errors import ConnectionLost, OperationalError, call, from_java
 from txpool.resources.jdbc.xid import java_xid, key_of, xid_of
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid

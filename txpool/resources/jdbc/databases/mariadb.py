@@ -13,7 +13,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.branches.phase_two import PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA, XaError
 from txpool.resources.jdbc.databases.database import DatabaseIdentity
-from txpool.resources.jdbc.errors import call
+from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.marks import MariaDBMarks
 from txpool.resources.mysql import pooler, xa
 from txpool.resources.mysql import server as servers

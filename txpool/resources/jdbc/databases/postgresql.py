@@ -21,7 +21,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord, Refused
 from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
 from txpool.resources.jdbc.databases.database import DatabaseIdentity, EndedUnseen, PreparedVote
-from txpool.resources.jdbc.errors import call
+from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.marks import JdbcPostgreSQLMarks
 from txpool.resources.postgresql.branch_recovery import PREPARED, branches_of
 from txpool.resources.postgresql.lock_holders import HOLDERS, held_by

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from txpool.dbapi.types import TypeCodes
-from txpool.resources.jdbc import kinds
+from txpool.resources.jdbc.dbapi import kinds
 
 #: By the numbers of java.sql.Types.
 _NAMES: Final = {

@@ -11,9 +11,9 @@ from struct import Struct, unpack_from
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from txpool.resources.jdbc import kinds
-from txpool.resources.jdbc.errors import DataError
-from txpool.resources.jdbc.type_objects import type_code
+from txpool.resources.jdbc.dbapi import kinds
+from txpool.resources.jdbc.dbapi.errors import DataError
+from txpool.resources.jdbc.dbapi.type_objects import type_code
 
 _INT: Final = Struct("<i")
 _COUNT_AND_MORE: Final = Struct("<ib")

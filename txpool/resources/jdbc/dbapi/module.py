@@ -13,9 +13,9 @@ from txpool.dbapi.types import (
     Timestamp,
     TimestampFromTicks,
 )
-from txpool.resources.jdbc.connection import JdbcConnection
-from txpool.resources.jdbc.cursor import JdbcCursor
-from txpool.resources.jdbc.errors import (
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi.cursor import JdbcCursor
+from txpool.resources.jdbc.dbapi.errors import (
     ConnectionLost,
     DatabaseError,
     DataError,
@@ -29,7 +29,7 @@ from txpool.resources.jdbc.errors import (
     StatementCancelled,
     StatementTimeout,
 )
-from txpool.resources.jdbc.type_objects import BINARY, DATETIME, NUMBER, ROWID, STRING
+from txpool.resources.jdbc.dbapi.type_objects import BINARY, DATETIME, NUMBER, ROWID, STRING
 
 __all__ = [
     "BINARY",

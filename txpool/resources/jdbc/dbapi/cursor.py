@@ -9,13 +9,13 @@ from struct import Struct
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from txpool.resources.jdbc import errors
-from txpool.resources.jdbc.decoding import Header, RowBatch, decode_block, decode_header
-from txpool.resources.jdbc.encoding import encode_columns
+from txpool.resources.jdbc.dbapi import errors
+from txpool.resources.jdbc.dbapi.decoding import Header, RowBatch, decode_block, decode_header
+from txpool.resources.jdbc.dbapi.encoding import encode_columns
 from txpool.sql.dialects import OTHER
 
 if TYPE_CHECKING:
-    from txpool.resources.jdbc.connection import JdbcConnection
+    from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 
 #: How many rows come with a statement's answer, and then in each block; a block also ends at 256 KiB.
 _FIRST_ROWS: Final = 500

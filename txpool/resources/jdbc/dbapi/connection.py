@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 from txpool.locks import RLock
-from txpool.resources.jdbc import errors
-from txpool.resources.jdbc.cursor import JdbcCursor
+from txpool.resources.jdbc.dbapi import errors
+from txpool.resources.jdbc.dbapi.cursor import JdbcCursor
 from txpool.resources.jdbc.jvm import entered, helper
 
 #: Above this size, in bytes, a buffer is given up after its use.

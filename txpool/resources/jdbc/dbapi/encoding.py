@@ -11,8 +11,8 @@ from struct import Struct
 from typing import Any, Final
 from uuid import UUID
 
-from txpool.resources.jdbc import kinds
-from txpool.resources.jdbc.errors import DataError, ProgrammingError
+from txpool.resources.jdbc.dbapi import kinds
+from txpool.resources.jdbc.dbapi.errors import DataError, ProgrammingError
 
 _INT: Final = Struct("<i")
 _PART: Final = Struct("<bi")

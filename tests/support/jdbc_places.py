@@ -11,8 +11,8 @@ import pytest
 
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
-from txpool.resources.jdbc import jvm
 from txpool.resources.jdbc.dbapi import errors
+from txpool.resources.jdbc.jvm import jvm
 from txpool.resources.xids import Xids
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ WHAT_IT_BECAME = {
     "txpool/pool/report.py": "whether the holder is this thread, for a message",
     "txpool/pool/taking.py": "the holder, for messages: a task's is its thread",
     "txpool/resources/jdbc/dbapi/connection.py": "JDBC blocks in threads",
-    "txpool/resources/jdbc/jvm.py": "JDBC blocks in threads, and each is attached to the JVM",
+    "txpool/resources/jdbc/jvm/jvm.py": "JDBC blocks in threads, and each is attached to the JVM",
     "txpool/tm/background/resolver.py": "whether it is the resolver's own thread",
     "txpool/tm/background/timers.py": NEVER_OVER_A_WAIT,
     "txpool/tm/dropped.py": "the name of its own thread",

@@ -21,8 +21,8 @@ from txpool.resources.jdbc.databases.database import Database, DatabaseIdentity
 from txpool.resources.jdbc.dbapi import module
 from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.dialect import JdbcDialect
+from txpool.resources.jdbc.jvm.source import JavaSource, class_name
 from txpool.resources.jdbc.session import COMMITTING, ROLLING_BACK, XaConnection, changes_session
-from txpool.resources.jdbc.source import JavaSource, class_name
 from txpool.resources.marks import Marks
 
 if TYPE_CHECKING:

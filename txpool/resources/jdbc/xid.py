@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from txpool.resources.jdbc.dbapi.errors import call
-from txpool.resources.jdbc.jvm import helper
+from txpool.resources.jdbc.jvm.jvm import helper
 from txpool.xid import FORMAT_ID, MAX_PART, Xid, parse
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Self
 from txpool.locks import RLock
 from txpool.resources.jdbc.dbapi import errors
 from txpool.resources.jdbc.dbapi.cursor import JdbcCursor
-from txpool.resources.jdbc.jvm import entered, helper
+from txpool.resources.jdbc.jvm.jvm import entered, helper
 
 #: Above this size, in bytes, a buffer is given up after its use.
 _KEPT: Final = 1 << 22

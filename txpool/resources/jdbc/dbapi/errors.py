@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 from txpool import errors as own
-from txpool.resources.jdbc.jvm import entered, helper
+from txpool.resources.jdbc.jvm.jvm import entered, helper
 
 
 class Error(own.Error):

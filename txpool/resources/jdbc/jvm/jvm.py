@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from txpool.errors import ConfigurationError
 from txpool.locks import Lock
-from txpool.resources.jdbc.forks import after_fork_error, forget_after_fork
-from txpool.resources.jdbc.libjvm import find_libjvm, why_not_start
+from txpool.resources.jdbc.jvm.forks import after_fork_error, forget_after_fork
+from txpool.resources.jdbc.jvm.libjvm import find_libjvm, why_not_start
 
 #: Each with what an option begins with that takes its place. By the first two, 0.87 s to the first connection instead
 #: of 1.66; by the third, MariaDB's driver does not print each error, with what it is about, beside raising it.
@@ -263,7 +263,7 @@ def _make_loader(files: tuple[str, ...]) -> Any:
 def _helper_jar() -> str:
     """A path of it; if the package is in an archive, that of a copy, which is removed at this process's end."""
     kept = ExitStack()
-    path = kept.enter_context(resources.as_file(resources.files(__package__) / "java" / "helper.jar"))
+    path = kept.enter_context(resources.as_file(resources.files("txpool.resources.jdbc") / "java" / "helper.jar"))
     pid = os.getpid()
     atexit.register(lambda: kept.close() if os.getpid() == pid else None)
     return str(path)

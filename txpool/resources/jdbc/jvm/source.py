@@ -12,8 +12,8 @@ from txpool.config.other_products import other_word
 from txpool.config.properties import nearest
 from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError, described
-from txpool.resources.jdbc import jvm
 from txpool.resources.jdbc.dbapi.errors import Error, call
+from txpool.resources.jdbc.jvm import jvm
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

@@ -28,7 +28,7 @@ from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome
 from txpool.resources.branch_rows import BranchRows
 from txpool.resources.drivers import Driver, make_driver
-from txpool.resources.jdbc.branch import JdbcBranch
+from txpool.resources.jdbc.branches.branch import JdbcBranch
 from txpool.resources.mysql import proof, xa
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from txpool.resources.branches.adopted import RecoveryOverOneConnection
-from txpool.resources.jdbc.phase_two import JdbcPhaseTwo
+from txpool.resources.jdbc.branches.phase_two import JdbcPhaseTwo
 from txpool.resources.recovery_access import PreparedBranch
 
 

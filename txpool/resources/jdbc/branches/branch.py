@@ -11,8 +11,8 @@ from txpool.resources.branches.branch import ENDED, LOST, PREPARED, REFUSED, SEN
 from txpool.resources.branches.phase_two import PhaseTwoVerb
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver import Driver
+from txpool.resources.jdbc.branches.phase_two import JdbcPhaseTwo
 from txpool.resources.jdbc.databases.database import EndedUnseen
-from txpool.resources.jdbc.phase_two import JdbcPhaseTwo
 
 if TYPE_CHECKING:
     from txpool.resources.jdbc.session import XaConnection

@@ -34,7 +34,9 @@ MUTATIONS = (
         test=_ONE + "test_where_the_server_refuses_to_begin_nothing_stays[pymysql-mariadb-create]",
         real=(
             Edit(
-                "txpool.resources.mysql.session:commits_nothing", "_first_word(text_of(sql)) in _CHANGES_ROWS", "True"
+                "txpool.resources.mysql.session.statement_text:commits_nothing",
+                "_first_word(text_of(sql)) in _CHANGES_ROWS",
+                "True",
             ),
         ),
     ),

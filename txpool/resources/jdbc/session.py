@@ -12,7 +12,7 @@ from txpool.resources.base import Refused
 from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 from txpool.resources.jdbc.dbapi.cursor import JdbcCursor
 from txpool.resources.jdbc.dbapi.errors import call
-from txpool.resources.mysql.session import XA_REFUSED
+from txpool.resources.mysql.session.statement_text import XA_REFUSED
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

@@ -14,10 +14,10 @@ from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.marks import is_hidden
 from txpool.resources.mysql.phase_two import MySQLPhaseTwo, evidence_of
-from txpool.resources.mysql.protocol import OUT_OF_STEP, WARNINGS, code_of, ends_session, tells_that_rows_stay
+from txpool.resources.mysql.session.protocol import OUT_OF_STEP, WARNINGS, code_of, ends_session, tells_that_rows_stay
 
 if TYPE_CHECKING:
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.state import MySQLRawConnection
 
 logger = logging.getLogger("txpool")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.driver import Driver
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.protocol import Session, code_of
+from txpool.resources.mysql.session.protocol import Session, code_of
 from txpool.resources.recovery_access import PreparedBranch
 
 if TYPE_CHECKING:

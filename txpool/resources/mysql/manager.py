@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from txpool.resources.driver import Driver
     from txpool.resources.mysql.branch import MySQLBranch
     from txpool.resources.mysql.driver import MySQLDriver
+    from txpool.resources.mysql.session.state import MySQLRawConnection
     from txpool.resources.mysql.staging import MySQLStaging
-    from txpool.resources.mysql.state import MySQLRawConnection
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery
 
@@ -51,7 +51,7 @@ class MySQL(Database):
     lock_holders = "txpool.resources.mysql.lock_holders:MySQLLockHolders"
 
     def url_parameters(self) -> Collection[str]:
-        from txpool.resources.mysql.address import OF_A_LOG, PARAMETERS
+        from txpool.resources.mysql.session.address import OF_A_LOG, PARAMETERS
 
         return (*PARAMETERS, *OF_A_LOG, "password")
 

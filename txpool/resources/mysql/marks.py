@@ -12,10 +12,10 @@ from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
 from txpool.resources.mysql import xa
 from txpool.resources.mysql.dialect import RELEASE, SET_SAVEPOINT, MySQLDialect, require_released
-from txpool.resources.mysql.protocol import Session
+from txpool.resources.mysql.session.protocol import Session
 
 if TYPE_CHECKING:
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.state import MySQLRawConnection
     from txpool.resources.raw import RawConnection
 
 _DIALECT: Final = MySQLDialect()

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.resources.mysql.protocol import Session, code_of
+from txpool.resources.mysql.session.protocol import Session, code_of
 from txpool.resources.records import FORMAT, require_format
 
 if TYPE_CHECKING:
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.state import MySQLRawConnection
     from txpool.resources.raw import SqlCursor
 
 NO_TABLE: Final = 1146

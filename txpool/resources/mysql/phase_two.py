@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from txpool.resources.base import BranchOutcome
 from txpool.resources.branches.phase_two import DONE, ROLLBACK, PhaseTwoCommand, PhaseTwoReply, ReplyKind
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.protocol import WARNINGS, ends_session, tells_that_rows_stay
-from txpool.resources.mysql.server import has_generation
+from txpool.resources.mysql.session.protocol import WARNINGS, ends_session, tells_that_rows_stay
+from txpool.resources.mysql.session.server import has_generation
 
 if TYPE_CHECKING:
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.state import MySQLRawConnection
 
 #: The evidence that a record has of its server: see `server.GENERATIONS_TABLE`.
 _GENERATION: Final = "generation"

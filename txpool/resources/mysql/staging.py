@@ -38,7 +38,7 @@ from txpool.resources.mysql.own_tables import (
     raw_of,
     require_database,
 )
-from txpool.resources.mysql.protocol import DriverSession, Session, code_of
+from txpool.resources.mysql.session.protocol import DriverSession, Session, code_of
 from txpool.xid import split_gtrid
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from txpool.resources.mysql.protocol import Session
+from txpool.resources.mysql.session.protocol import Session
 from txpool.xid import FORMAT_ID, MAX_PART, Xid, parse
 
 #: XAER_NOTA: no branch of that name that this session may end. Another session that is still connected may hold it.

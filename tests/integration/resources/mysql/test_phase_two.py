@@ -305,7 +305,7 @@ def server_account(server: MySQLServer) -> tuple[int, int]:
 
 
 def test_only_so_many_tokens_of_generations_are_kept(world: BranchDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txpool.resources.mysql.server._GENERATIONS", 3)
+    monkeypatch.setattr("txpool.resources.mysql.session.server._GENERATIONS", 3)
     for _ in range(5):
         world.driver_of().connect().break_off()
     assert len(world.server.execute("select token from txpool.generations")) == 3

@@ -24,7 +24,7 @@ from txpool import DataSource
 from txpool.config.secrets import Secret
 from txpool.log import open_log
 from txpool.resources.base import BranchOutcome
-from txpool.resources.mysql.pooler import BehindPooler, is_greeted
+from txpool.resources.mysql.session.pooler import BehindPooler, is_greeted
 from txpool.resources.xids import Xids
 from txpool.tm.manager import configure
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from txpool.errors import ConfigurationError
-from txpool.resources.mysql.pooler import SESSION, is_greeted
-from txpool.resources.mysql.protocol import Session
+from txpool.resources.mysql.session.pooler import SESSION, is_greeted
+from txpool.resources.mysql.session.protocol import Session
 
 #: The table with MariaDB's identity: @@server_uid is the same for a new data directory on the same host and port.
 IDENTITY_TABLE: Final = "txpool.server"

@@ -8,12 +8,18 @@ from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError
 from txpool.resources.base import PrepareLocation
 from txpool.resources.mysql import xa
-from txpool.resources.mysql.session import XA_REFUSED, changes_session, commands_branch, may_commit, text_of
+from txpool.resources.mysql.session.statement_text import (
+    XA_REFUSED,
+    changes_session,
+    commands_branch,
+    may_commit,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from txpool.resources.mysql.protocol import DriverSession
+    from txpool.resources.mysql.session.protocol import DriverSession
     from txpool.xid import Xid
 
 

@@ -11,8 +11,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.mysql.own_tables import DENIED, NO_TABLE
-from txpool.resources.mysql.protocol import code_of
-from txpool.resources.mysql.server import (
+from txpool.resources.mysql.session.protocol import code_of
+from txpool.resources.mysql.session.server import (
     CREATE_GENERATIONS,
     CREATE_IDENTITY,
     GENERATIONS_TABLE,
@@ -23,7 +23,7 @@ from txpool.resources.mysql.server import (
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
-    from txpool.resources.mysql.protocol import Session
+    from txpool.resources.mysql.session.protocol import Session
 
 logger = logging.getLogger("txpool")
 

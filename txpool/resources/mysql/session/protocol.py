@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.state import MySQLRawConnection
 
 #: The driver has refused to send, since results of the program's own are not read to their end.
 OUT_OF_STEP: Final = 2014

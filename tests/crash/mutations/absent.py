@@ -147,7 +147,7 @@ MUTATIONS = (
         test=_ROWS + "test_without_the_table_nothing_is_prepared",
         real=(
             Edit(
-                "txpool.resources.mysql.branch:MySQLBranch.await_prepare",
+                "txpool.resources.mysql.branches.branch:MySQLBranch.await_prepare",
                 "if row and row[0].error is not None:",
                 "if False:",
             ),

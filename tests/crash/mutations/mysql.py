@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.crash.mutating import Edit, Mutation
 
-_BRANCH = "txpool.resources.mysql.branch:MySQLBranch."
+_BRANCH = "txpool.resources.mysql.branches.branch:MySQLBranch."
 _NAMED = "txpool.resources.branches.branch:BranchNamedAtStart."
 _COMMAND = "txpool.resources.branches.phase_two:PhaseTwoCommand."
-_PHASE_TWO = "txpool.resources.mysql.phase_two:MySQLPhaseTwo."
+_PHASE_TWO = "txpool.resources.mysql.branches.phase_two:MySQLPhaseTwo."
 _MARKS = "txpool.resources.mysql.marks:"
 _DRIVER = "txpool.resources.mysql.driver:MySQLDriver."
 _PYMYSQL = "txpool.resources.mysql.pymysql.connection:PyMySQLRawConnection."

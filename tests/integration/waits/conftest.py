@@ -12,7 +12,7 @@ import txpool
 from tests.integration.waits.waiting import configure
 from tests.support.recovery_site import BOTH, Site
 from txpool.resources.jdbc.branches.lock_holders import JdbcLockHolders
-from txpool.resources.mysql.lock_holders import MySQLLockHolders
+from txpool.resources.mysql.branches.lock_holders import MySQLLockHolders
 from txpool.resources.postgresql.lock_holders import PostgreSQLLockHolders
 
 

@@ -13,7 +13,7 @@ from txpool.errors import Error
 from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
 from txpool.findings.marks import COLUMNS, CREATE, DECISIONS, EVIDENCE, IS_MARK, mark_count, missing_columns, row_count
 from txpool.resources.base import Role
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.driver import MySQLDriver
 from txpool.resources.mysql.own_tables import DENIED, quoted
 from txpool.resources.mysql.proof_findings import generation_findings, identity_findings

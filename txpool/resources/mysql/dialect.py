@@ -15,7 +15,7 @@ from txpool.characteristics import Characteristics
 from txpool.errors import TransactionRolledBack, described
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.session.protocol import WARNINGS, CommandResult, code_of, ends_session, tells_that_rows_stay
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from txpool.resources.branch_rows import rows_of
 from txpool.resources.deadlines import within_step, within_step_timeout
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
-from txpool.resources.mysql import type_objects, xa
+from txpool.resources.mysql import type_objects
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.dialect import MySQLDialect, begin, beginning_as
 from txpool.resources.mysql.marks import MySQLMarks
 from txpool.resources.mysql.session.address import arguments, noted_login, user_of

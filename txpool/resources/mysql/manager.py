@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from txpool.resources.base import OpenBranch
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
-    from txpool.resources.mysql.branch import MySQLBranch
+    from txpool.resources.mysql.branches.branch import MySQLBranch
     from txpool.resources.mysql.driver import MySQLDriver
     from txpool.resources.mysql.session.state import MySQLRawConnection
     from txpool.resources.mysql.staging import MySQLStaging
@@ -48,7 +48,7 @@ class MySQL(Database):
     names_early = True
     waits_in_loop = True
     writes_rows = True
-    lock_holders = "txpool.resources.mysql.lock_holders:MySQLLockHolders"
+    lock_holders = "txpool.resources.mysql.branches.lock_holders:MySQLLockHolders"
 
     def url_parameters(self) -> Collection[str]:
         from txpool.resources.mysql.session.address import OF_A_LOG, PARAMETERS
@@ -86,12 +86,12 @@ class MySQL(Database):
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
         from txpool.resources.branches.adopted import PhaseTwoConnection
-        from txpool.resources.mysql.phase_two import MySQLPhaseTwo
+        from txpool.resources.mysql.branches.phase_two import MySQLPhaseTwo
 
         return PhaseTwoConnection(MySQLPhaseTwo, driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
-        from txpool.resources.mysql.recovery import MySQLBranchRecovery
+        from txpool.resources.mysql.branches.recovery import MySQLBranchRecovery
 
         return MySQLBranchRecovery(self.make_driver(settings, recovery=recovery))
 
@@ -133,7 +133,7 @@ class MySQLClient(MySQL):
 # `branch` is called for each transaction, and an import in it would take as long as the rest.
 @cache
 def _branch_class() -> type[MySQLBranch]:
-    from txpool.resources.mysql.branch import MySQLBranch
+    from txpool.resources.mysql.branches.branch import MySQLBranch
 
     return MySQLBranch
 

@@ -10,7 +10,7 @@ from txpool.errors import ProgrammingError, described
 from txpool.resources.base import Refused
 from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.dialect import RELEASE, SET_SAVEPOINT, MySQLDialect, require_released
 from txpool.resources.mysql.session.protocol import Session
 

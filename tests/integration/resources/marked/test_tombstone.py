@@ -15,7 +15,7 @@ from tests.integration.resources.marked.ledger import Ledger, new_gtrid, others
 from txpool.resources.base import BranchOutcome, Refused
 from txpool.resources.marked import MarkedTransaction
 from txpool.resources.marks import IDENTITY
-from txpool.resources.mysql.xa import DEADLOCK
+from txpool.resources.mysql.branches.xa import DEADLOCK
 from txpool.resources.xids import Xids
 
 

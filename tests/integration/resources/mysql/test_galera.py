@@ -34,7 +34,7 @@ from txpool.resources.base import BranchOutcome, Refused
 from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.drivers import make_driver
 from txpool.resources.marked import MarkedTransaction
-from txpool.resources.mysql.xa import DEADLOCK
+from txpool.resources.mysql.branches.xa import DEADLOCK
 from txpool.resources.xids import Xids
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from txpool.resources.base import BranchOutcome
 from txpool.resources.branch_rows import BranchRows
 from txpool.resources.drivers import Driver, make_driver
 from txpool.resources.jdbc.branches.branch import JdbcBranch
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.session import proof
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 

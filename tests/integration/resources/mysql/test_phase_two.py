@@ -15,7 +15,7 @@ from tests.support.mysql import MySQLServer
 from tests.support.mysql_proxy import Fault
 from tests.support.waiting import until
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
 
 ENDS = [("commit", BranchOutcome.COMMITTED, [1]), ("rollback", BranchOutcome.ROLLED_BACK, [])]
 

@@ -18,7 +18,7 @@ from tests.support.waiting import until
 from txpool.config.secrets import Secret
 from txpool.resources.base import BranchOutcome
 from txpool.resources.branches.phase_two import PhaseTwoVerb
-from txpool.resources.mysql.phase_two import MySQLPhaseTwo
+from txpool.resources.mysql.branches.phase_two import MySQLPhaseTwo
 from txpool.resources.mysql.session.statement_text import changes_session, text_of
 
 #: What a session has, as far as these tests change it.

@@ -15,8 +15,8 @@ from txpool.resources.jdbc.databases.by_xa import DatabaseByXA, XaError
 from txpool.resources.jdbc.databases.database import DatabaseIdentity
 from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.marks import MariaDBMarks
-from txpool.resources.mysql import xa
-from txpool.resources.mysql.lock_holders import NOT_ALLOWED, behind_prepared
+from txpool.resources.mysql.branches import xa
+from txpool.resources.mysql.branches.lock_holders import NOT_ALLOWED, behind_prepared
 from txpool.resources.mysql.session import pooler
 from txpool.resources.mysql.session import server as servers
 from txpool.resources.mysql.session.proof import warn_unproven

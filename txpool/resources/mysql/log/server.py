@@ -18,7 +18,7 @@ from txpool.errors import LogError
 from txpool.findings.finding import Finding
 from txpool.log.server import LogServer, Parameters
 from txpool.log.statements import TABLES, Script
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.log.connecting import Connecting
 from txpool.resources.mysql.log.facts import as_text, durability_of, settings_of, why_nots
 from txpool.resources.mysql.log.statements import RECORD, SCHEMA, STATEMENTS

@@ -22,7 +22,7 @@ from pymysql.constants import CLIENT, COMMAND, CR, SERVER_STATUS
 from pymysql.protocol import EOFPacketWrapper
 
 from txpool.errors import translate
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.pymysql.reading import OK, WHOLE_PACKET
 from txpool.resources.mysql.pymysql.rows import RowsConnection
 from txpool.resources.mysql.pymysql.session import PyMySQLSession

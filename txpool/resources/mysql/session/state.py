@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError
 from txpool.resources.base import PrepareLocation
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.session.statement_text import (
     XA_REFUSED,
     changes_session,

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.driver import Driver
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.session.protocol import Session, code_of
 from txpool.resources.recovery_access import PreparedBranch
 

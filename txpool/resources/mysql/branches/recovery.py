@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 
 from txpool.resources.branches.adopted import RecoveryOverOneConnection
-from txpool.resources.mysql import xa
-from txpool.resources.mysql.phase_two import MySQLPhaseTwo, evidence_of
+from txpool.resources.mysql.branches import xa
+from txpool.resources.mysql.branches.phase_two import MySQLPhaseTwo, evidence_of
 from txpool.resources.recovery_access import PreparedBranch
 
 

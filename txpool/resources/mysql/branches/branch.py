@@ -11,9 +11,9 @@ from txpool.resources.base import BranchOutcome, PrepareVote
 from txpool.resources.branch_rows import RowsDriver, RowsQueue
 from txpool.resources.branches.branch import LOST, PREPARED, REFUSED, SENT, UNSENT, YES, BranchNamedAtStart
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
+from txpool.resources.mysql.branches.phase_two import MySQLPhaseTwo, evidence_of
 from txpool.resources.mysql.marks import is_hidden
-from txpool.resources.mysql.phase_two import MySQLPhaseTwo, evidence_of
 from txpool.resources.mysql.session.protocol import OUT_OF_STEP, WARNINGS, code_of, ends_session, tells_that_rows_stay
 
 if TYPE_CHECKING:

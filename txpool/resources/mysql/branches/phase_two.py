@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from txpool.resources.base import BranchOutcome
 from txpool.resources.branches.phase_two import DONE, ROLLBACK, PhaseTwoCommand, PhaseTwoReply, ReplyKind
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.session.protocol import WARNINGS, ends_session, tells_that_rows_stay
 from txpool.resources.mysql.session.server import has_generation
 

@@ -29,7 +29,9 @@ MUTATIONS = (
         "29 crash",
         "rows staged in MariaDB without a log are moved after the server has crashed",
         test="tests/spark/table/test_mysql.py::test_rows_that_a_server_crash_may_have_cost_are_not_moved[mariadb]",
-        real=(Edit("txpool.resources.mysql.staging:require_kept", "if cursor.fetchone() is None:", "if False:"),),
+        real=(
+            Edit("txpool.resources.mysql.tables.staging:require_kept", "if cursor.fetchone() is None:", "if False:"),
+        ),
     ),
     Mutation(
         "DDL",

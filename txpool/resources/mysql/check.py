@@ -15,14 +15,14 @@ from txpool.findings.marks import COLUMNS, CREATE, DECISIONS, EVIDENCE, IS_MARK,
 from txpool.resources.base import Role
 from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.driver import MySQLDriver
-from txpool.resources.mysql.own_tables import DENIED, quoted
 from txpool.resources.mysql.proof_findings import generation_findings, identity_findings
 from txpool.resources.mysql.session import pooler
 from txpool.resources.mysql.session.address import database_in
 from txpool.resources.mysql.session.proof import account_of
 from txpool.resources.mysql.session.protocol import code_of
 from txpool.resources.mysql.session.server import Server, ask, may_add_generation, may_read_generations
-from txpool.resources.mysql.staging import CREATED, PREFIX, REGISTER
+from txpool.resources.mysql.tables.own_tables import DENIED, quoted
+from txpool.resources.mysql.tables.staging import CREATED, PREFIX, REGISTER
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.session.protocol import Session

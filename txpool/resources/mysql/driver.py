@@ -21,13 +21,13 @@ from txpool.resources.marks import Marks
 from txpool.resources.mysql import type_objects
 from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.dialect import MySQLDialect, begin, beginning_as
-from txpool.resources.mysql.marks import MySQLMarks
 from txpool.resources.mysql.session.address import arguments, noted_login, user_of
 from txpool.resources.mysql.session.pooler import DO, refused
 from txpool.resources.mysql.session.proof import warn_unproven
 from txpool.resources.mysql.session.protocol import code_of
 from txpool.resources.mysql.session.server import add_generation, ask, assign_identity, has_generation
 from txpool.resources.mysql.session.statement_text import text_of
+from txpool.resources.mysql.tables.marks import MySQLMarks
 from txpool.sql.dialects import MYSQL
 
 if TYPE_CHECKING:

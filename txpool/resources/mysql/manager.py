@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from txpool.resources.mysql.branches.branch import MySQLBranch
     from txpool.resources.mysql.driver import MySQLDriver
     from txpool.resources.mysql.session.state import MySQLRawConnection
-    from txpool.resources.mysql.staging import MySQLStaging
+    from txpool.resources.mysql.tables.staging import MySQLStaging
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery
 
@@ -100,7 +100,7 @@ class MySQL(Database):
         return _records()
 
     def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> MySQLStaging:
-        from txpool.resources.mysql.staging import MySQLStaging
+        from txpool.resources.mysql.tables.staging import MySQLStaging
 
         return MySQLStaging(settings.name, self.make_driver(settings, recovery=True), lock_timeout=lock_timeout)
 
@@ -141,7 +141,7 @@ def _branch_class() -> type[MySQLBranch]:
 # One object for both drivers. A cached_property would take a lock, which a fork could leave held.
 @cache
 def _records() -> RecordsTable:
-    from txpool.resources.mysql.records import MySQLRecords
+    from txpool.resources.mysql.tables.records import MySQLRecords
 
     return MySQLRecords()
 

@@ -13,8 +13,8 @@ from txpool.resources.branches.branch import LOST, PREPARED, REFUSED, SENT, UNSE
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.branches.phase_two import MySQLPhaseTwo, evidence_of
-from txpool.resources.mysql.marks import is_hidden
 from txpool.resources.mysql.session.protocol import OUT_OF_STEP, WARNINGS, code_of, ends_session, tells_that_rows_stay
+from txpool.resources.mysql.tables.marks import is_hidden
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.session.state import MySQLRawConnection

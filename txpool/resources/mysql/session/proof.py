@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from txpool.resources.mysql.own_tables import DENIED, NO_TABLE
 from txpool.resources.mysql.session.protocol import code_of
 from txpool.resources.mysql.session.server import (
     CREATE_GENERATIONS,
@@ -20,6 +19,7 @@ from txpool.resources.mysql.session.server import (
     refusal_of_generation,
     refusal_of_identity,
 )
+from txpool.resources.mysql.tables.own_tables import DENIED, NO_TABLE
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

@@ -7,8 +7,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import translated
-from txpool.resources.mysql.own_tables import create_table, database_of, require_database
 from txpool.resources.mysql.session.protocol import code_of
+from txpool.resources.mysql.tables.own_tables import create_table, database_of, require_database
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 from txpool.errors import OperationalError, ProgrammingError, translate, translated
 from txpool.resources import recovery_access
 from txpool.resources.driver import Driver
-from txpool.resources.mysql.own_tables import (
+from txpool.resources.mysql.session.protocol import DriverSession, Session, code_of
+from txpool.resources.mysql.tables.own_tables import (
     DENIED,
     INNODB,
     MEMORY,
@@ -38,7 +39,6 @@ from txpool.resources.mysql.own_tables import (
     raw_of,
     require_database,
 )
-from txpool.resources.mysql.session.protocol import DriverSession, Session, code_of
 from txpool.xid import split_gtrid
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from weakref import WeakSet
 
 from txpool.errors import translated
 from txpool.resources.mysql.branches import xa
-from txpool.resources.mysql.own_tables import NO_TABLE, create_table, database_of, require_database
 from txpool.resources.mysql.session.protocol import code_of
+from txpool.resources.mysql.tables.own_tables import NO_TABLE, create_table, database_of, require_database
 from txpool.resources.records import EarlierRun, RecordsTable
 
 if TYPE_CHECKING:

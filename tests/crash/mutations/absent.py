@@ -10,7 +10,7 @@ from tests.crash.mutating import Edit, Mutation
 _COORDINATOR = "txpool.tm.commit.coordinator:Coordinator."
 _PASS = "recovery.scan.recovery_pass:RecoveryPass."
 _COMMAND = "txpool.resources.branches.phase_two:PhaseTwoCommand."
-_POSTGRESQL = "txpool.resources.postgresql.phase_two:PostgreSQLPhaseTwo."
+_POSTGRESQL = "txpool.resources.postgresql.branches.phase_two:PostgreSQLPhaseTwo."
 _ROWS = "tests/integration/recovery/test_branch_rows.py::"
 _TESTS = "tests/integration/resources/postgresql/test_absent.py::"
 
@@ -97,7 +97,13 @@ MUTATIONS = (
         "34k",
         "a branch forgets that its COMMIT was begun before an interrupt",
         test=_TESTS + "test_34_after_an_interrupt_the_command_may_have_been_sent_before",
-        real=(Edit("txpool.resources.postgresql.branch:PostgreSQLBranch._finish", "again=self._again", "again=False"),),
+        real=(
+            Edit(
+                "txpool.resources.postgresql.branches.branch:PostgreSQLBranch._finish",
+                "again=self._again",
+                "again=False",
+            ),
+        ),
     ),
     Mutation(
         "34l",

@@ -51,7 +51,7 @@ MUTATIONS = (
         "test_the_server_tells_who_may_have_prepared_it_and_whose_role_is_gone_is_nobodys",
         real=(
             Edit(
-                "txpool.resources.postgresql.branch_recovery:branches_of",
+                "txpool.resources.postgresql.branches.recovery:branches_of",
                 "None if own else",
                 "None if own or not roles else",
             ),

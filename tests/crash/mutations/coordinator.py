@@ -293,12 +293,12 @@ MUTATIONS = (
         test="tests/integration/resources/postgresql/test_two_phases.py::test_failed_transaction_votes_no_where_psycopg_says_yes",
         real=(
             Edit(
-                "txpool.resources.postgresql.branch:PostgreSQLBranch.start_prepare",
+                "txpool.resources.postgresql.branches.branch:PostgreSQLBranch.start_prepare",
                 "raw.pgconn.transaction_status != INTRANS",
                 "False",
             ),
             Edit(
-                "txpool.resources.postgresql.branch:PostgreSQLBranch.await_prepare",
+                "txpool.resources.postgresql.branches.branch:PostgreSQLBranch.await_prepare",
                 '== b"PREPARE TRANSACTION"',
                 'in (b"PREPARE TRANSACTION", b"ROLLBACK")',
             ),

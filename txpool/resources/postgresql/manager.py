@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from txpool.resources.base import OpenBranch
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver import Driver
-    from txpool.resources.postgresql.branch import PostgreSQLBranch
+    from txpool.resources.postgresql.branches.branch import PostgreSQLBranch
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
     from txpool.resources.postgresql.staging import Staging
     from txpool.resources.records import RecordsTable
@@ -83,7 +83,7 @@ class PostgreSQL(Database):
         counts_slots=True,
     )
     sqlalchemy = SQLAlchemyPart("postgresql+psycopg://", _with_adapters)
-    lock_holders = "txpool.resources.postgresql.lock_holders:PostgreSQLLockHolders"
+    lock_holders = "txpool.resources.postgresql.branches.lock_holders:PostgreSQLLockHolders"
     writes_rows = True
     waits_in_loop = True
 
@@ -121,12 +121,12 @@ class PostgreSQL(Database):
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
         from txpool.resources.branches.adopted import PhaseTwoConnection
-        from txpool.resources.postgresql.phase_two import PostgreSQLPhaseTwo
+        from txpool.resources.postgresql.branches.phase_two import PostgreSQLPhaseTwo
 
         return PhaseTwoConnection(PostgreSQLPhaseTwo, driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
-        from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
+        from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
         from txpool.resources.postgresql.driver import configured_user
 
         user = configured_user(settings) if recovery and settings.recovery_user else None
@@ -165,7 +165,7 @@ def _records() -> RecordsTable:
 
 @cache
 def _branch_class() -> type[PostgreSQLBranch]:
-    from txpool.resources.postgresql.branch import PostgreSQLBranch
+    from txpool.resources.postgresql.branches.branch import PostgreSQLBranch
 
     return PostgreSQLBranch
 

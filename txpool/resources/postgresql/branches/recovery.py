@@ -8,7 +8,7 @@ from typing import Any
 
 from txpool.resources.branches.adopted import RecoveryOverOneConnection
 from txpool.resources.driver import Driver
-from txpool.resources.postgresql.phase_two import PostgreSQLPhaseTwo
+from txpool.resources.postgresql.branches.phase_two import PostgreSQLPhaseTwo
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.recovery_access import PreparedBranch, PreparedSlots
 from txpool.xid import parse

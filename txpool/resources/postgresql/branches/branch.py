@@ -18,7 +18,7 @@ from txpool.resources.branches.branch import LOST, PREPARED, REFUSED, SENT, UNSE
 from txpool.resources.branches.phase_two import COMMIT, ROLLBACK, PhaseTwoVerb
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.local import LocalTransaction
-from txpool.resources.postgresql.phase_two import NO_XID, PostgreSQLPhaseTwo
+from txpool.resources.postgresql.branches.phase_two import NO_XID, PostgreSQLPhaseTwo
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.libpq import (
     ACTIVE,

@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from txpool.resources.driver import Driver
-from txpool.resources.postgresql.branch_recovery import PREPARED, branches_of
-from txpool.resources.postgresql.lock_modes import conflict
+from txpool.resources.postgresql.branches.lock_modes import conflict
+from txpool.resources.postgresql.branches.recovery import PREPARED, branches_of
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.libpq import OPEN
 from txpool.resources.recovery_access import PreparedBranch

@@ -16,9 +16,9 @@ from txpool.resources.driver import Driver
 from txpool.resources.jdbc.dbapi.errors import IntegrityError, call
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
 from txpool.resources.mysql.tables.marks import MySQLStatements, looking_up, require_durable
-from txpool.resources.postgresql import trust
-from txpool.resources.postgresql.marks import QUALIFIED_NAME
 from txpool.resources.postgresql.qualified import qualified, spelled
+from txpool.resources.postgresql.tables import trust
+from txpool.resources.postgresql.tables.marks import QUALIFIED_NAME
 
 if TYPE_CHECKING:
     from txpool.resources.jdbc.session import XaConnection

@@ -24,7 +24,6 @@ from txpool.resources.deadlines import in_step, within_step_timeout
 from txpool.resources.dialect import Dialect
 from txpool.resources.marks import Marks
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
-from txpool.resources.postgresql.marks import PostgreSQLMarks
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.characteristics import begin_as, level_of
 from txpool.resources.postgresql.session.command_tags import ended_by
@@ -42,6 +41,7 @@ from txpool.resources.postgresql.session.libpq import (
 from txpool.resources.postgresql.session.psycopg_private import BACKLOG, CANCEL_TIMEOUT, TWO_PHASE, sent_by
 from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 from txpool.resources.postgresql.session.stepped import SteppedConnection
+from txpool.resources.postgresql.tables.marks import PostgreSQLMarks
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

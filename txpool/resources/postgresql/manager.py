@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from txpool.resources.driver import Driver
     from txpool.resources.postgresql.branches.branch import PostgreSQLBranch
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
-    from txpool.resources.postgresql.staging import Staging
+    from txpool.resources.postgresql.tables.staging import Staging
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery
 
@@ -138,7 +138,7 @@ class PostgreSQL(Database):
         return _records()
 
     def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> Staging:
-        from txpool.resources.postgresql.staging import Staging
+        from txpool.resources.postgresql.tables.staging import Staging
 
         return Staging(settings.name, self.make_driver(settings, recovery=True), lock_timeout=lock_timeout)
 
@@ -158,7 +158,7 @@ def _parameters() -> frozenset[str]:
 
 @cache
 def _records() -> RecordsTable:
-    from txpool.resources.postgresql.records import PostgreSQLRecords
+    from txpool.resources.postgresql.tables.records import PostgreSQLRecords
 
     return PostgreSQLRecords()
 

@@ -14,7 +14,7 @@ from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import OperationalError
 from txpool.resources.drivers import make_driver
-from txpool.resources.postgresql import trust
+from txpool.resources.postgresql.tables import trust
 from txpool.resources.xids import Xids
 
 MINE = (

@@ -10,10 +10,10 @@ import psycopg
 from txpool.resources.base import Refused
 from txpool.resources.driver import Driver
 from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
-from txpool.resources.postgresql import trust
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.qualified import qualified, spelled
 from txpool.resources.postgresql.session.libpq import INTRANS, value, why_not_open
+from txpool.resources.postgresql.tables import trust
 
 if TYPE_CHECKING:
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection

@@ -11,8 +11,8 @@ import psycopg
 
 from txpool.errors import translated
 from txpool.resources.postgresql.qualified import qualified, spelled
-from txpool.resources.postgresql.staging import MADE_MEANWHILE, SCHEMA, create_schema
-from txpool.resources.postgresql.trust import require_relations, require_schema
+from txpool.resources.postgresql.tables.staging import MADE_MEANWHILE, SCHEMA, create_schema
+from txpool.resources.postgresql.tables.trust import require_relations, require_schema
 from txpool.resources.records import FORMAT, EarlierRun, RecordsTable, require_format
 from txpool.xid import PREFIX
 

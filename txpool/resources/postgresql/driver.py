@@ -26,7 +26,6 @@ from txpool.resources.marks import Marks
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.characteristics import begin_as, level_of
-from txpool.resources.postgresql.session.command_tags import ended_by
 from txpool.resources.postgresql.session.connection import check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.session.first_statement import execute_first
 from txpool.resources.postgresql.session.identity import identify
@@ -41,6 +40,7 @@ from txpool.resources.postgresql.session.libpq import (
 from txpool.resources.postgresql.session.psycopg_private import BACKLOG, CANCEL_TIMEOUT, TWO_PHASE, sent_by
 from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 from txpool.resources.postgresql.session.stepped import SteppedConnection
+from txpool.resources.postgresql.statements.command_tags import ended_by
 from txpool.resources.postgresql.tables.marks import PostgreSQLMarks
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from txpool.resources.postgresql.branches.phase_two import NO_TIMEOUTS, NO_XID, 
 from txpool.resources.postgresql.branches.recovery import PREPARED, branches_of
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.identity import IDENTITY, ROLE, TIMELINE
-from txpool.resources.postgresql.session.statement_text import may_commit, outlives_transaction
+from txpool.resources.postgresql.statements.statement_text import may_commit, outlives_transaction
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import POSTGRESQL
 from txpool.xid import FORMAT_ID, Xid, parse

@@ -22,7 +22,7 @@ from txpool.resources.postgresql.handle.cursor import ExecutedCursor, PsycopgCur
 from txpool.resources.postgresql.handle.two_phase import TwoPhaseConnection
 from txpool.resources.postgresql.session.libpq import IDLE
 from txpool.resources.postgresql.session.psycopg_private import OPEN_BLOCKS, statement_in, two_phase_of
-from txpool.resources.postgresql.session.statement_text import text_of_query
+from txpool.resources.postgresql.statements.statement_text import text_of_query
 
 if TYPE_CHECKING:
     from txpool.dbapi.enlistment import Enlistment

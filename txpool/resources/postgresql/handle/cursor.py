@@ -23,7 +23,7 @@ from txpool.resources.postgresql.session.psycopg_private import (
     sent_by,
     write_through,
 )
-from txpool.resources.postgresql.session.statement_text import outlives_transaction
+from txpool.resources.postgresql.statements.statement_text import outlives_transaction
 
 if TYPE_CHECKING:
     from txpool.dbapi.connection import PEP249Connection

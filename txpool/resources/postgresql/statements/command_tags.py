@@ -9,7 +9,7 @@ import psycopg
 
 from txpool.resources.postgresql.session.libpq import ACTIVE, COMMAND_OK, IDLE, INERROR, INTRANS
 from txpool.resources.postgresql.session.psycopg_private import executed_by, tag_of
-from txpool.resources.postgresql.session.statement_text import OUTLIVING, may_commit
+from txpool.resources.postgresql.statements.statement_text import OUTLIVING, may_commit
 from txpool.sql.kept import text_of
 
 if TYPE_CHECKING:

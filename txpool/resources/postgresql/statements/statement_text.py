@@ -13,8 +13,8 @@ from itertools import chain, zip_longest
 
 from psycopg import sql
 
-from txpool.resources.postgresql.session.harmless import is_certain
 from txpool.resources.postgresql.session.psycopg_private import Template
+from txpool.resources.postgresql.statements.harmless import is_certain
 from txpool.sql.dialects import POSTGRESQL
 from txpool.sql.kept import LONGEST_KEPT, KeptAnswers, text_of
 from txpool.sql.scanner import Statement

@@ -116,7 +116,7 @@ class AskedStaging:
 
 
 class BranchRowsTable(Protocol):
-    """A table of the rows that branches have written: `txpool.resources.branch_rows`."""
+    """A table of the rows that branches have written: `txpool.resources.marked.branch_rows`."""
 
     def xids(self) -> list[Xid]:
         """The branches that have rows."""

@@ -56,6 +56,8 @@ FLOORS = (
     ("txpool.pool",),
     ("txpool.pool.numbers",),
     ("txpool.resources.branches",),
+    ("txpool.resources.marked",),
+    ("txpool.resources.driver",),
     ("txpool.resources",),
     ("txpool.metrics",),
     ("txpool.findings",),

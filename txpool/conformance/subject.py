@@ -19,9 +19,9 @@ from txpool.conformance.workload import TableWork, Workload
 from txpool.datasource import DataSource, open_settings
 from txpool.errors import described
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
+from txpool.resources.marked.xids import Xids
 from txpool.resources.parts import NO_SPARK
 from txpool.resources.recovery_access import BranchRecovery, MarkedRow, XidsTable, optional
-from txpool.resources.xids import Xids
 from txpool.tm.transaction import Transaction
 from txpool.xid import PREFIX, Xid, make_gtrid, make_xid, new_incarnation
 

@@ -15,7 +15,7 @@ from txpool.tm.ambient import ambient
 if TYPE_CHECKING:
     from txpool.dbapi.connection import PEP249Connection
     from txpool.dbapi.enlistment import Enlistment
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 
 #: In the place of a statement that was given by the name that its driver has for it.

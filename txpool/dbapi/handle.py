@@ -28,7 +28,7 @@ from txpool.tm.ambient import live
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
     from txpool.tm.transaction import Transaction
 
 

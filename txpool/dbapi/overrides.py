@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.handle import Handle
     from txpool.resources.base import MarkedBranch, OpenBranch
-    from txpool.resources.driver import Driver
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.driver import Driver
+    from txpool.resources.driver.raw import RawConnection
     from txpool.tm.transaction import Transaction
 
 

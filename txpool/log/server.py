@@ -23,7 +23,7 @@ from txpool.log.statements import Script, Statements
 from txpool.resource_managers import of_url
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

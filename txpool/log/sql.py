@@ -36,7 +36,7 @@ from txpool.resources.base import Refused, Resolution
 from txpool.xid import new_incarnation, split_gtrid
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 logger = logging.getLogger("txpool")
 

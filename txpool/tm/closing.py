@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from txpool.process.finishing import LIMIT, PendingWork, finish, ready
-from txpool.resources import cleanup
+from txpool.resources.marked import cleanup
 from txpool.tm import dropped
 from txpool.tm.ambient import current
 

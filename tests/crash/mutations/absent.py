@@ -139,7 +139,9 @@ MUTATIONS = (
         "34t",
         "a row is deleted while the log may still have its decision",
         test=_ROWS + "test_a_row_is_deleted_after_its_decision_and_not_before",
-        real=(Edit("txpool.resources.branch_rows:BranchRows.delete", "        purge(these)\n", "        pass\n"),),
+        real=(
+            Edit("txpool.resources.marked.branch_rows:BranchRows.delete", "        purge(these)\n", "        pass\n"),
+        ),
     ),
     Mutation(
         "34u",

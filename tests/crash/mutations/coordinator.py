@@ -178,7 +178,7 @@ MUTATIONS = (
         "test_the_row_has_the_evidence_of_the_votes_though_it_was_written_before_them[postgresql]",
         real=(
             Edit(
-                "txpool.resources.marked:MarkedTransaction.record",
+                "txpool.resources.marked.branch:MarkedTransaction.record",
                 "self._xids.commit(self._raw, self._row, branches)",
                 "self._dialect.commit(self._raw)",
             ),

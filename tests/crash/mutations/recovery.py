@@ -113,7 +113,7 @@ MUTATIONS = (
         test="tests/integration/resources/marked/test_tombstone.py::test_tombstone_meets_the_row_and_makes_it_durable",
         real=(
             Edit(
-                "txpool.resources.xids:Xids.tombstone",
+                "txpool.resources.marked.xids:Xids.tombstone",
                 '_new_row(gtrid, "abort", "[]")',
                 '_new_row(gtrid + "0", "abort", "[]")',
             ),
@@ -161,7 +161,7 @@ MUTATIONS = (
         test="tests/integration/resources/marked/test_tombstone.py::test_tombstone_meets_anothers_tombstone",
         real=(
             Edit(
-                "txpool.resources.marks:Marks.put_tombstone",
+                "txpool.resources.driver.marks:Marks.put_tombstone",
                 '"confirmed = met.confirmed + 1"',
                 "\"kind = 'commit', confirmed = met.confirmed + 1\"",
             ),
@@ -174,7 +174,11 @@ MUTATIONS = (
         scenario=replace(MARKED, name="one+marked, disk", disk=True, leases=0),
         test="tests/integration/resources/marked/test_durability.py::test_meeting_a_row_writes_to_the_disk",
         real=(
-            Edit("txpool.resources.marks:Marks.put_tombstone", "= met.confirmed + 1", "= met.confirmed where false"),
+            Edit(
+                "txpool.resources.driver.marks:Marks.put_tombstone",
+                "= met.confirmed + 1",
+                "= met.confirmed where false",
+            ),
         ),
     ),
     Mutation(
@@ -230,7 +234,9 @@ MUTATIONS = (
         (Edit(_TOMBSTONE, _ASKED, "return table.tombstone(gtrid)"),),
         scenario=replace(MARKED, name="one+marked, wrong url", wrong_urls=1, leases=0),
         test="tests/integration/recovery/test_outcomes.py::test_another_table_of_marks_has_not_answered",
-        real=(Edit("txpool.resources.xids:Xids._require_identity", "identity and found[0] != identity", "False"),),
+        real=(
+            Edit("txpool.resources.marked.xids:Xids._require_identity", "identity and found[0] != identity", "False"),
+        ),
     ),
     Mutation(
         "pointer's identity",

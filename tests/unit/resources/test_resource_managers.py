@@ -17,7 +17,7 @@ from txpool.config.settings import CoordinatorSettings, DataSourceSettings
 from txpool.errors import ConfigurationError
 from txpool.resource_managers import BUILT_IN, DRIVERS, GROUP, find_resource_manager, of_url
 from txpool.resources.database import Database
-from txpool.resources.drivers import make_driver
+from txpool.resources.driver.making import make_driver
 
 Install = Callable[..., None]
 

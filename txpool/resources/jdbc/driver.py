@@ -16,6 +16,7 @@ from txpool.errors import (
     translated,
 )
 from txpool.resources.deadlines import in_step, within_step_timeout
+from txpool.resources.driver.marks import Marks
 from txpool.resources.jdbc.databases import DATABASES, OTHER
 from txpool.resources.jdbc.databases.database import Database, DatabaseIdentity
 from txpool.resources.jdbc.dbapi import module
@@ -23,11 +24,10 @@ from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.dialect import JdbcDialect
 from txpool.resources.jdbc.jvm.source import JavaSource, class_name
 from txpool.resources.jdbc.session import COMMITTING, ROLLING_BACK, XaConnection, changes_session
-from txpool.resources.marks import Marks
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
-    from txpool.resources.dialect import Dialect
+    from txpool.resources.driver.dialect import Dialect
     from txpool.xid import Xid
 
 #: java.sql.Connection's numbers of isolation levels.

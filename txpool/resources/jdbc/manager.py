@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from txpool.findings.finding import Finding
     from txpool.resources.base import OpenBranch
     from txpool.resources.deadlines import Deadlines
-    from txpool.resources.driver import Driver
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.jdbc.session import XaConnection
     from txpool.resources.recovery_access import BranchRecovery
     from txpool.sql.dialects import SqlDialect

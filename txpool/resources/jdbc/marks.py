@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from txpool.errors import OperationalError, described
 from txpool.findings.marks import IS_MARK
 from txpool.resources.base import Refused
-from txpool.resources.driver import Driver
+from txpool.resources.driver.driver import Driver
+from txpool.resources.driver.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
 from txpool.resources.jdbc.dbapi.errors import IntegrityError, call
-from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
 from txpool.resources.mysql.tables.marks import MySQLStatements, looking_up, require_durable
 from txpool.resources.postgresql.qualified import qualified, spelled
 from txpool.resources.postgresql.tables import trust

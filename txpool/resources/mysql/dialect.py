@@ -19,7 +19,7 @@ from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.session.protocol import WARNINGS, CommandResult, code_of, ends_session, tells_that_rows_stay
 
 if TYPE_CHECKING:
-    from txpool.resources.driver import Driver
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.mysql.session.state import MySQLRawConnection
 
 _SAVEPOINT: Final = "txpool_begin"

@@ -14,10 +14,10 @@ from txpool.config.secrets import without_secrets
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, InternalError, NotSupportedError, OperationalError, translate, translated
 from txpool.resources.base import PrepareLocation
-from txpool.resources.branch_rows import rows_of
 from txpool.resources.deadlines import within_step, within_step_timeout
-from txpool.resources.dialect import Dialect
-from txpool.resources.marks import Marks
+from txpool.resources.driver.dialect import Dialect
+from txpool.resources.driver.marks import Marks
+from txpool.resources.marked.branch_rows import rows_of
 from txpool.resources.mysql import type_objects
 from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.dialect import MySQLDialect, begin, beginning_as

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from txpool.findings.finding import Finding
     from txpool.resources.base import OpenBranch
     from txpool.resources.deadlines import Deadlines
-    from txpool.resources.driver import Driver
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.mysql.branches.branch import MySQLBranch
     from txpool.resources.mysql.driver import MySQLDriver
     from txpool.resources.mysql.session.state import MySQLRawConnection

@@ -19,10 +19,10 @@ from txpool.config.secrets import without_secrets
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.base import PrepareLocation
-from txpool.resources.branch_rows import rows_of
 from txpool.resources.deadlines import in_step, within_step_timeout
-from txpool.resources.dialect import Dialect
-from txpool.resources.marks import Marks
+from txpool.resources.driver.dialect import Dialect
+from txpool.resources.driver.marks import Marks
+from txpool.resources.marked.branch_rows import rows_of
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.characteristics import begin_as, level_of

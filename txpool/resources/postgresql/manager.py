@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from txpool.findings.finding import Finding
     from txpool.resources.base import OpenBranch
     from txpool.resources.deadlines import Deadlines
-    from txpool.resources.driver import Driver
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.postgresql.branches.branch import PostgreSQLBranch
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
     from txpool.resources.postgresql.tables.staging import Staging

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.errors import ConfigurationError, OperationalError, translated
-from txpool.resources.dialect import Dialect
-from txpool.resources.marks import Marks
+from txpool.resources.driver.dialect import Dialect
+from txpool.resources.driver.marks import Marks
 from txpool.resources.sqlite.dialect import TRANSACTION_OPEN, SQLiteDialect
 from txpool.resources.sqlite.marks import SQLiteMarks
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
-    from txpool.resources.driver import Driver
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.records import RecordsTable
     from txpool.resources.sqlite.driver import SQLiteRawConnection
 

@@ -31,11 +31,11 @@ from txpool.conformance.kit import run_cases
 from txpool.datasource import DataSource
 from txpool.log import open_log
 from txpool.resources.base import BranchOutcome, Refused
-from txpool.resources.cleanup import CleanupQueue
-from txpool.resources.drivers import make_driver
-from txpool.resources.marked import MarkedTransaction
+from txpool.resources.driver.making import make_driver
+from txpool.resources.marked.branch import MarkedTransaction
+from txpool.resources.marked.cleanup import CleanupQueue
+from txpool.resources.marked.xids import Xids
 from txpool.resources.mysql.branches.xa import DEADLOCK
-from txpool.resources.xids import Xids
 
 if TYPE_CHECKING:
     from tests.conftest import Databases, Require

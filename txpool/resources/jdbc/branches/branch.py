@@ -10,7 +10,7 @@ from txpool.resources.base import BranchOutcome, PrepareLocation, PrepareVote, R
 from txpool.resources.branches.branch import ENDED, LOST, PREPARED, REFUSED, SENT, UNSENT, BranchNamedAtStart
 from txpool.resources.branches.phase_two import PhaseTwoVerb
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.resources.driver import Driver
+from txpool.resources.driver.driver import Driver
 from txpool.resources.jdbc.branches.phase_two import JdbcPhaseTwo
 from txpool.resources.jdbc.databases.database import EndedUnseen
 

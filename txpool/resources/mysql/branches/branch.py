@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from txpool import failpoints
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, PrepareVote
-from txpool.resources.branch_rows import RowsDriver, RowsQueue
 from txpool.resources.branches.branch import LOST, PREPARED, REFUSED, SENT, UNSENT, YES, BranchNamedAtStart
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
+from txpool.resources.marked.branch_rows import RowsDriver, RowsQueue
 from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.branches.phase_two import MySQLPhaseTwo, evidence_of
 from txpool.resources.mysql.session.protocol import OUT_OF_STEP, WARNINGS, code_of, ends_session, tells_that_rows_stay

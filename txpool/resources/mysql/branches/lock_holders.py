@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
-from txpool.resources.driver import Driver
+from txpool.resources.driver.driver import Driver
 from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.session.protocol import Session, code_of
 from txpool.resources.recovery_access import PreparedBranch

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import ProgrammingError, described
 from txpool.resources.base import Refused
-from txpool.resources.driver import Driver
-from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
+from txpool.resources.driver.driver import Driver
+from txpool.resources.driver.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
 from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.dialect import RELEASE, SET_SAVEPOINT, MySQLDialect, require_released
 from txpool.resources.mysql.session.protocol import Session
 
 if TYPE_CHECKING:
+    from txpool.resources.driver.raw import RawConnection
     from txpool.resources.mysql.session.state import MySQLRawConnection
-    from txpool.resources.raw import RawConnection
 
 _DIALECT: Final = MySQLDialect()
 _DUPLICATE: Final = 1062

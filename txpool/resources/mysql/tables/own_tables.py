@@ -14,8 +14,8 @@ from txpool.resources.mysql.session.protocol import Session, code_of
 from txpool.resources.records import FORMAT, require_format
 
 if TYPE_CHECKING:
+    from txpool.resources.driver.raw import SqlCursor
     from txpool.resources.mysql.session.state import MySQLRawConnection
-    from txpool.resources.raw import SqlCursor
 
 NO_TABLE: Final = 1146
 INNODB: Final = "InnoDB"

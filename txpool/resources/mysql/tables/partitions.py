@@ -12,7 +12,7 @@ from txpool.resources.mysql.tables.own_tables import create_table, database_of, 
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
-    from txpool.resources.raw import SqlCursor
+    from txpool.resources.driver.raw import SqlCursor
 
 _PARTITIONS: Final = "txpool_spark_partitions"
 _PARTITION_COLUMNS: Final = """

@@ -16,7 +16,7 @@ from txpool.resources.records import EarlierRun, RecordsTable
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
-    from txpool.resources.raw import SqlCursor
+    from txpool.resources.driver.raw import SqlCursor
 
 _NAME: Final = "txpool_spark_writes"
 _DUPLICATE: Final = 1062

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import OperationalError, ProgrammingError, translate, translated
 from txpool.resources import recovery_access
-from txpool.resources.driver import Driver
+from txpool.resources.driver.driver import Driver
 from txpool.resources.mysql.session.protocol import DriverSession, Session, code_of
 from txpool.resources.mysql.tables.own_tables import (
     DENIED,
@@ -42,7 +42,7 @@ from txpool.resources.mysql.tables.own_tables import (
 from txpool.xid import split_gtrid
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import SqlCursor
+    from txpool.resources.driver.raw import SqlCursor
 
 #: The register of staging tables.
 REGISTER: Final = "txpool_spark_staging"

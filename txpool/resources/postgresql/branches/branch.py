@@ -13,11 +13,11 @@ from psycopg.pq.abc import PGresult
 from txpool import failpoints
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote, ReadOnlyCheck
-from txpool.resources.branch_rows import RowsDriver, RowsQueue, without_row
 from txpool.resources.branches.branch import LOST, PREPARED, REFUSED, SENT, UNSENT, YES, XABranch
 from txpool.resources.branches.phase_two import COMMIT, ROLLBACK, PhaseTwoVerb
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.resources.local import LocalTransaction
+from txpool.resources.driver.local import LocalTransaction
+from txpool.resources.marked.branch_rows import RowsDriver, RowsQueue, without_row
 from txpool.resources.postgresql.branches.phase_two import NO_XID, PostgreSQLPhaseTwo
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.libpq import (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from txpool.resources.driver import Driver
+from txpool.resources.driver.driver import Driver
 from txpool.resources.postgresql.branches.lock_modes import conflict
 from txpool.resources.postgresql.branches.recovery import PREPARED, branches_of
 from txpool.resources.postgresql.qualified import qualified

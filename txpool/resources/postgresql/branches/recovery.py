@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from txpool.resources.branches.adopted import RecoveryOverOneConnection
-from txpool.resources.driver import Driver
+from txpool.resources.driver.driver import Driver
 from txpool.resources.postgresql.branches.phase_two import PostgreSQLPhaseTwo
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.recovery_access import PreparedBranch, PreparedSlots

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from txpool.resources.base import Refused
-from txpool.resources.driver import Driver
-from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
+from txpool.resources.driver.driver import Driver
+from txpool.resources.driver.marks import IDENTITY, AbortRecorded, Marks, WrongTable
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.qualified import qualified, spelled
 from txpool.resources.postgresql.session.libpq import INTRANS, value, why_not_open

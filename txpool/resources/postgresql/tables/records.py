@@ -18,7 +18,7 @@ from txpool.xid import PREFIX
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
-    from txpool.resources.raw import SqlCursor
+    from txpool.resources.driver.raw import SqlCursor
 
 _PREPARED: LiteralString = qualified(
     "select exists (select from pg_prepared_xacts where database = current_database() and starts_with(gid, %s::text))"

@@ -18,7 +18,7 @@ import psycopg
 
 from txpool.errors import translate, translated
 from txpool.resources import recovery_access
-from txpool.resources.driver import Driver
+from txpool.resources.driver.driver import Driver
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.tables.trust import OUR_ROLES, require_relations, require_schema
 from txpool.xid import split_gtrid

@@ -23,7 +23,7 @@ from txpool.errors import OperationalError
 from txpool.resources.postgresql.qualified import qualified
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import Executes
+    from txpool.resources.driver.raw import Executes
 
 #: Two CTEs of a statement that `qualified` gets; `ours` has the oids of the trusted roles. The server's predefined
 #: roles (pg_…, below 16384) only stand for rights: to be members of the same one makes two roles no more trusted.

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, translate, translated
 from txpool.resources.base import BranchRecord, Refused, decode, encode
-from txpool.resources.driver import Driver
-from txpool.resources.marks import IDENTITY, WrongTable
+from txpool.resources.driver.driver import Driver
+from txpool.resources.driver.marks import IDENTITY, WrongTable
 from txpool.resources.recovery_access import MarkedRow
 from txpool.xid import PREFIX, is_identity, split_gtrid
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 _DELETED_AT_ONCE = 500  # rows that one DELETE names
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from txpool.errors import OperationalError
 from txpool.resources.base import BranchOutcome, BranchRecord, Purge
-from txpool.resources.cleanup import CleanupQueue
-from txpool.resources.driver import Driver
-from txpool.resources.xids import Xids
+from txpool.resources.driver.driver import Driver
+from txpool.resources.marked.cleanup import CleanupQueue
+from txpool.resources.marked.xids import Xids
 from txpool.xid import Xid, parse, split_gtrid
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 #: The evidence in a branch's record that it has written a row: the identity of the table.
 ROW: Final = "row"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from txpool import failpoints
 from txpool.errors import translate
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, Purge, Refused, Resolution, Role
-from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.resources.driver import Driver
-from txpool.resources.local import LocalTransaction
-from txpool.resources.xids import NO_ROW, Xids
+from txpool.resources.driver.driver import Driver
+from txpool.resources.driver.local import LocalTransaction
+from txpool.resources.marked.cleanup import CleanupQueue
+from txpool.resources.marked.xids import NO_ROW, Xids
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 
 class MarkedTransaction(LocalTransaction):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from txpool.config.secrets import Secret, hide_in
 from txpool.errors import translated
-from txpool.resources.driver import Driver
-from txpool.resources.drivers import make_driver
+from txpool.resources.driver.driver import Driver
+from txpool.resources.driver.making import make_driver
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 
 def sessions_of(settings: DataSourceSettings, driver: Driver | None = None) -> Any:

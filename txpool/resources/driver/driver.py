@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from txpool.resources.dialect import Dialect
-from txpool.resources.marks import Marks
+from txpool.resources.driver.dialect import Dialect
+from txpool.resources.driver.marks import Marks
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 
 class Driver(Protocol):

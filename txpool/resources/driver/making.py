@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from txpool.errors import ConfigurationError, NotSupportedError
 from txpool.resource_managers import find_resource_manager
 from txpool.resources.database import Database
-from txpool.resources.driver import Driver
+from txpool.resources.driver.driver import Driver
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

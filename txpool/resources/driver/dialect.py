@@ -12,8 +12,8 @@ from txpool.resources.base import BranchOutcome, ReadOnlyCheck
 from txpool.resources.deadlines import Deadlines
 
 if TYPE_CHECKING:
-    from txpool.resources.driver import Driver
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.driver import Driver
+    from txpool.resources.driver.raw import RawConnection
 
 
 class Dialect(Protocol):

@@ -15,11 +15,11 @@ from txpool.resources.base import (
     Role,
 )
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.resources.driver import Driver
+from txpool.resources.driver.driver import Driver
 from txpool.xid import Xid
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 _COMMITTED, _ROLLED_BACK = BranchOutcome.COMMITTED, BranchOutcome.ROLLED_BACK
 _NONE: frozenset[str] = frozenset()

@@ -13,8 +13,8 @@ from txpool.resources.base import Refused
 from txpool.xid import PREFIX
 
 if TYPE_CHECKING:
-    from txpool.resources.driver import Driver
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.driver import Driver
+    from txpool.resources.driver.raw import RawConnection
 
 #: The key of the row that holds the table's own identity: it can be no gtrid.
 IDENTITY = f"{PREFIX}:identity"

@@ -13,7 +13,7 @@ from txpool import failpoints
 from txpool.errors import described
 from txpool.process.finishing import PendingWork, plural
 from txpool.resources.base import Purge
-from txpool.resources.xids import Xids
+from txpool.resources.marked.xids import Xids
 
 logger = logging.getLogger("txpool")
 

@@ -33,9 +33,9 @@ from txpool.resources.driver.marks import Marks
 from txpool.resources.durable import create_file, generation_in, identity_in, sync
 from txpool.resources.manager import PhaseTwo, ResourceManager
 from txpool.resources.own.manager import OwnResources
+from txpool.resources.own.resource import Resource, Work
 from txpool.resources.parts import DsnPart, LogPart, SparkPart, SQLAlchemyPart
 from txpool.resources.recovery_access import BranchRecovery, PreparedBranch, SharedPhaseTwo
-from txpool.resources.resource import Resource, Work
 from txpool.xid import Xid, parse
 
 

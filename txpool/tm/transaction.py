@@ -31,7 +31,7 @@ from txpool.tm.synchronizations import Synchronizations
 from txpool.xid import Xid, make_xid
 
 if TYPE_CHECKING:
-    from txpool.resources.resource import Resource
+    from txpool.resources.own.resource import Resource
     from txpool.tm.enlistment import Part, TakesPart
     from txpool.tm.rules.extent import Extent
     from txpool.tracing import Trace

@@ -14,7 +14,7 @@ from txpool.conformance.case import Verdict
 from txpool.conformance.kit import run_cases
 from txpool.datasource import find_source
 from txpool.resource import BranchRecovery, ResourceManager, Xid
-from txpool.resources.resource_branch import ResourceBranch, ResourceRecovery
+from txpool.resources.own.branch import ResourceBranch, ResourceRecovery
 from txpool.tm.manager import get_manager
 
 

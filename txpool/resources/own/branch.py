@@ -16,8 +16,8 @@ from txpool.resources.base import (
     Role,
 )
 from txpool.resources.blocking import BlockingBranch
+from txpool.resources.own.resource import Resource, Work
 from txpool.resources.recovery_access import PreparedBranch
-from txpool.resources.resource import Resource, Work
 from txpool.xid import Xid, make_xid, parse
 
 logger = logging.getLogger("txpool")

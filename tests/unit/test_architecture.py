@@ -108,6 +108,8 @@ def room_of(module: str, path: Path) -> str:
     parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
     if parent.startswith("txpool.resources."):  # all of one database is one room
         return ".".join(parent.split(".")[:3])
+    if parent.startswith("txpool.log."):  # a log is one room, with a folder for each store
+        return "txpool.log"
     return module if parent in PACKAGES else parent
 
 

@@ -101,7 +101,7 @@ OTHERS = {
     "txpool/locks.py": "makes these",
     "txpool/aio/lock.py": "a one-shot event",
     "txpool/aio/threads.py": "a one-shot event",
-    "txpool/log/group.py": "a one-shot event",
+    "txpool/log/sqlite/group.py": "a one-shot event",
     "txpool/pool/waiter.py": "a one-shot event",
     "txpool/tm/dropped.py": "a one-shot event",
     "txpool/resources/postgresql/session/forks.py": "psycopg's own: a connection whose lock is held is given up",

@@ -22,7 +22,7 @@ WHAT_IT_BECAME = {
     "opened it is asked only where no transaction is ambient, and tasks of its loop are refused there, too",
     "txpool/jobs/properties.py": "Spark's own properties of a thread: jobs are not started by tasks' calls",
     "txpool/locks.py": "the classes themselves",
-    "txpool/log/group.py": "a task waits by a signal of its call, and a thread writes for it",
+    "txpool/log/sqlite/group.py": "a task waits by a signal of its call, and a thread writes for it",
     "txpool/metrics/instruments.py": NEVER_OVER_A_WAIT,
     "txpool/pool/finalisers.py": NEVER_OVER_A_WAIT,
     "txpool/pool/listeners.py": "whether it is the pool's own thread, which runs no tasks",
@@ -48,4 +48,4 @@ def test_all_that_belongs_to_a_thread_is_listed() -> None:
         if _OF_A_THREAD.search(path.read_text(encoding="utf-8"))
     }
     assert found - set(WHAT_IT_BECAME) == set()
-    assert set(WHAT_IT_BECAME) - found <= {"txpool/locks.py", "txpool/log/group.py"}
+    assert set(WHAT_IT_BECAME) - found <= {"txpool/locks.py", "txpool/log/sqlite/group.py"}

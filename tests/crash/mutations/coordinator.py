@@ -91,7 +91,7 @@ MUTATIONS = (
         (Edit("txpool.log.memory:MemoryLog._require_undecided", "is IncarnationState.FENCED", "is None"),),
         scenario=TWO,
         test="tests/unit/log/test_store.py::test_11_a_decision_is_refused_when_its_incarnation_was_fenced_by_another[sqlite]",
-        real=(Edit("txpool.log.sqlite:_RECORD", " AND fenced = 0", ""),),
+        real=(Edit("txpool.log.sqlite.store:_RECORD", " AND fenced = 0", ""),),
     ),
     Mutation(
         "12",
@@ -252,7 +252,7 @@ MUTATIONS = (
         flaw="no sync",
         scenario=_DISK,
         test="tests/unit/log/test_sqlite.py::test_the_log_is_durable_with_each_commit",
-        real=(Edit("txpool.log.folder:_make_durable", "synchronous = FULL", "synchronous = OFF"),),
+        real=(Edit("txpool.log.sqlite.folder:_make_durable", "synchronous = FULL", "synchronous = OFF"),),
     ),
     Mutation(
         "interrupt",

@@ -187,7 +187,7 @@ MUTATIONS = (
         (Edit("recovery.scan.reading:_Fences.build", "self._log.fence(name)", "pass"),),
         scenario=_DISK,
         test="tests/unit/log/test_sqlite.py::test_18_23_24_whoever_meets_what_was_written_writes_it_again",
-        real=(Edit("txpool.log.sqlite:_fence", "fenced = fenced + 1", "fenced = 1"),),
+        real=(Edit("txpool.log.sqlite.store:_fence", "fenced = fenced + 1", "fenced = 1"),),
     ),
     Mutation(
         "24",

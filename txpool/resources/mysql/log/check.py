@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
-from txpool.log.statements import TABLES
+from txpool.log.sql.statements import TABLES
 from txpool.resources.mysql.log.facts import POOLER, WhyNot, settings_of, why_nots
 from txpool.resources.mysql.session.protocol import code_of
 from txpool.resources.mysql.session.server import CREATE_IDENTITY, IDENTITY_TABLE, Server, ask

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 from txpool.config.secrets import without_secrets
 from txpool.errors import LogError
 from txpool.findings.finding import Finding
-from txpool.log.server import LogServer, Parameters
-from txpool.log.statements import TABLES, Script
+from txpool.log.sql.server import LogServer, Parameters
+from txpool.log.sql.statements import TABLES, Script
 from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.log.connecting import Connecting
 from txpool.resources.mysql.log.facts import as_text, durability_of, settings_of, why_nots

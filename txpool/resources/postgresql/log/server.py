@@ -18,8 +18,8 @@ from psycopg import conninfo
 from txpool.config.secrets import without_secrets
 from txpool.errors import ConfigurationError, LogError
 from txpool.findings.finding import Finding
-from txpool.log.server import LogServer, Parameters
-from txpool.log.statements import TABLES, Script
+from txpool.log.sql.server import LogServer, Parameters
+from txpool.log.sql.statements import TABLES, Script
 from txpool.resources.postgresql.log.statements import RECORD, STATEMENTS
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.connection import DeadlineConnection, check_alive, deadline_after, roll_back

@@ -13,7 +13,7 @@ from typing import Any
 
 from txpool.errors import LogError
 from txpool.locks import Lock
-from txpool.log.server import LogServer
+from txpool.log.sql.server import LogServer
 from txpool.xid import gtrid_prefix
 
 #: The parent's connections in a forked child, which must never close them: that would end the parent's session.

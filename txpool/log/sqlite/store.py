@@ -18,14 +18,15 @@ from pathlib import Path
 from txpool import failpoints, loops
 from txpool.errors import LogError
 from txpool.locks import Lock
-from txpool.log import forks, registry
+from txpool.log import forks
 from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord, resolution_of
 from txpool.log.decisions import DecisionRecords, decisions_in, last_resources_in
-from txpool.log.folder import LogFolder
 from txpool.log.formats import FORMAT
-from txpool.log.group import GroupCommit
 from txpool.log.locations import INCARNATION, LocationNotes
 from txpool.log.side_records import SqliteSideRecords
+from txpool.log.sqlite import registry
+from txpool.log.sqlite.folder import LogFolder
+from txpool.log.sqlite.group import GroupCommit
 from txpool.log.timeouts import TimeoutNotes
 from txpool.resources.base import Refused, Resolution
 from txpool.xid import new_incarnation, split_gtrid

@@ -10,10 +10,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from txpool.errors import LogError, described
-from txpool.log import registry
 from txpool.log.formats import FORMAT, require
-from txpool.log.owner import is_there, require_own, require_safe_place
-from txpool.log.wal import damaged
+from txpool.log.sqlite import registry
+from txpool.log.sqlite.owner import is_there, require_own, require_safe_place
+from txpool.log.sqlite.wal import damaged
 from txpool.resources.durable import sync
 
 _BUSY_TIMEOUT = 10.0  # seconds that a writer waits for another process of its node

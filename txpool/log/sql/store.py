@@ -24,12 +24,12 @@ from txpool.log import forks
 from txpool.log.base import Decision, Heuristic, IncarnationState, resolution_of
 from txpool.log.decisions import DecisionRecords, decisions_in, last_resources_in
 from txpool.log.formats import FORMAT
-from txpool.log.lease import Lease
 from txpool.log.locations import INCARNATION, LocationNotes
-from txpool.log.server import log_server
-from txpool.log.sessions import Sessions
 from txpool.log.side_records import SqlSideRecords
-from txpool.log.statements import Script
+from txpool.log.sql.lease import Lease
+from txpool.log.sql.server import log_server
+from txpool.log.sql.sessions import Sessions
+from txpool.log.sql.statements import Script
 from txpool.log.timeouts import TimeoutNotes
 from txpool.process.finishing import plural
 from txpool.resources.base import Refused, Resolution

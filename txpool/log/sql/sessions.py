@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 
 from txpool import loops
 from txpool.errors import LogError, LogUnknown, PoolClosed, PoolTimeout
-from txpool.log.server import LogServer, Parameters
-from txpool.log.statements import Script
+from txpool.log.sql.server import LogServer, Parameters
+from txpool.log.sql.statements import Script
 from txpool.pool import Pool
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped,
 from txpool.errors import ConfigurationError, LogError, described
 from txpool.findings.finding import Finding
 from txpool.log.formats import FORMAT, require
-from txpool.log.statements import Script, Statements
+from txpool.log.sql.statements import Script, Statements
 from txpool.resource_managers import of_url
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a sql log says to its database, in the database's own SQL. What it means, and in which order, is in `sql`.
+"""What a sql log says to its database, in the database's own SQL. What it means, and in which order, is in `store`.
 
 A script is one statement or several, which become durable together; its result is the rows of the last one that has
 any. Parameters are named: %(name)s.

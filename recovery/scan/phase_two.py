@@ -10,8 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from recovery.scan.asking import Asking
-from recovery.scan.workers import NoAnswer
+from recovery.scan.datasources.asking import Asking
+from recovery.scan.datasources.workers import NoAnswer
 from txpool.config.secrets import describe_error
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord, forget_ends, remembers_end
 from txpool.resources.recovery_access import BranchRecovery, SharedPhaseTwo, optional

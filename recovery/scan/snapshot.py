@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cached_property
 from math import inf
 
-from recovery.scan.datasources import ListedBranch, Listing
+from recovery.scan.datasources.datasources import ListedBranch, Listing
 from txpool.log.base import Decision, Heuristic, IncarnationState
 from txpool.log.locations import LocationNote
 from txpool.resources.base import BranchRecord

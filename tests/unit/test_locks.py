@@ -106,7 +106,7 @@ OTHERS = {
     "txpool/tm/dropped.py": "a one-shot event",
     "txpool/resources/postgresql/session/forks.py": "psycopg's own: a connection whose lock is held is given up",
     "txpool/tm/background/timers.py": "a condition over a lock of these",
-    "recovery/scan/workers.py": "a condition over a lock of these",
+    "recovery/scan/datasources/workers.py": "a condition over a lock of these",
 }
 MODULES = ("threading", "_thread", "multiprocessing")
 NAMES = {"Lock", "RLock", "allocate_lock", "Condition", "Semaphore", "BoundedSemaphore"}

@@ -147,7 +147,7 @@ MUTATIONS = (
         "34u",
         "recovery deletes the rows of living processes",
         test=_ROWS + "test_each_branch_has_a_row_until_its_decision_is_forgotten",
-        real=(Edit("recovery.scan.branch_rows:_is_needless", " and snapshot.is_left_to_recovery(gtrid)", ""),),
+        real=(Edit("recovery.scan.modules.branch_rows:_is_needless", " and snapshot.is_left_to_recovery(gtrid)", ""),),
     ),
     Mutation(
         "34v",

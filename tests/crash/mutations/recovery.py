@@ -9,8 +9,8 @@ from tests.crash.mutating import Edit, Mutation
 
 _GATHER = "recovery.scan.reading:take_snapshot"
 _MANY = "tests/integration/recovery/test_many_branches.py"
-_MARKED_END = "recovery.scan.modules:finish_branches"
-_TOMBSTONE = "recovery.scan.modules:tombstone"
+_MARKED_END = "recovery.scan.modules.transactions:finish_branches"
+_TOMBSTONE = "recovery.scan.modules.transactions:tombstone"
 
 _ASKED = "return table.tombstone(gtrid, identity)"
 
@@ -62,8 +62,8 @@ MUTATIONS = (
         scenario=TWO,
         test="tests/unit/recovery/scan/test_workers.py::test_37_a_listing_that_comes_after_the_barrier_is_discarded",
         real=(
-            Edit("recovery.scan.workers:_Worker.wait", "call.until + _GRACE - monotonic()", "3600.0"),
-            Edit("recovery.scan.asking:AskedByWorkers.start", "if name in self._silent:", "if False:"),
+            Edit("recovery.scan.datasources.workers:_Worker.wait", "call.until + _GRACE - monotonic()", "3600.0"),
+            Edit("recovery.scan.datasources.asking:AskedByWorkers.start", "if name in self._silent:", "if False:"),
         ),
     ),
     Mutation("6", "absent is believed without a later listing (MariaDB)", flaw="believed", scenario=_HELD),
@@ -72,7 +72,7 @@ MUTATIONS = (
         "a marked row goes with a listing that was taken before the answers",
         (
             Edit(
-                "recovery.scan.modules:delete_finished",
+                "recovery.scan.modules.transactions:delete_finished",
                 "this_pass.datasources.listings()",
                 "this_pass.snapshot.listings, this_pass.snapshot.unanswered",
             ),
@@ -124,7 +124,7 @@ MUTATIONS = (
         "recovery forgets a living owner's decision that is not finished",
         (
             Edit(
-                "recovery.scan.modules:DecidedModule._start",
+                "recovery.scan.modules.transactions:DecidedModule._start",
                 "if not snapshot.is_left_to_recovery(gtrid):",
                 "if False:",
             ),

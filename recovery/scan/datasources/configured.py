@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from recovery.scan.datasources import RecoverableDatasource
-from recovery.scan.names import by_name
+from recovery.scan.datasources.datasources import RecoverableDatasource
+from recovery.scan.datasources.names import by_name
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import Source, open_settings
 from txpool.errors import ConfigurationError, ProgrammingError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from recovery.scan.asking import (
+from recovery.scan.datasources.asking import (
     AskedInTurn,
     AskedRows,
     AskedStaging,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from recovery.scan.datasources import ListedBranch
-from recovery.scan.names import is_called
-from recovery.scan.orphans import OrphanFilter, Vote, poll
+from recovery.scan.datasources.datasources import ListedBranch
+from recovery.scan.datasources.names import is_called
+from recovery.scan.modules.orphans import OrphanFilter, Vote, poll
 from recovery.scan.phase_two import wait_for
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.snapshot import CoordinatorState, Snapshot, same_identity

@@ -10,9 +10,9 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from recovery.scan.datasources import RecoverableDatasource
-from recovery.scan.names import is_called
-from recovery.scan.noted import open_noted
+from recovery.scan.datasources.datasources import RecoverableDatasource
+from recovery.scan.datasources.names import is_called
+from recovery.scan.datasources.noted import open_noted
 from txpool.config.logins import AllowedLogin
 from txpool.config.ownership import why_not_trusted
 from txpool.config.settings import DataSourceSettings

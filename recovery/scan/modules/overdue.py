@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from recovery.scan.modules import OrphanModule, finish_branches, run_steps, tombstone
-from recovery.scan.orphans import OrphanFilter, Vote, poll
+from recovery.scan.modules.orphans import OrphanFilter, Vote, poll
+from recovery.scan.modules.transactions import OrphanModule, finish_branches, run_steps, tombstone
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.snapshot import MARGIN_SECONDS, Snapshot
 from txpool.errors import described

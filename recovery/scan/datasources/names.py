@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from recovery.scan.datasources import RecoverableDatasource
+from recovery.scan.datasources.datasources import RecoverableDatasource
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError

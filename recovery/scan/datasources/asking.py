@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from recovery.scan.workers import NoAnswer, Workers
+from recovery.scan.datasources.workers import NoAnswer, Workers
 from txpool.config.secrets import describe_error
 from txpool.resources.recovery_access import MarkedRow, StagingArea, StagingTable, XidsTable
 from txpool.xid import Xid

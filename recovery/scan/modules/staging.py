@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from recovery.scan.modules import tombstone
+from recovery.scan.modules.transactions import tombstone
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.config.secrets import describe_error

@@ -46,6 +46,7 @@ FLOORS = (
     ("txpool.dbapi",),
     ("txpool.tm.demarcation",),
     ("txpool.tm",),
+    ("txpool.tm.completion",),
     ("txpool.tm.background", "txpool.tm.rules"),
     ("txpool.tracing", "txpool.jobs"),
     ("txpool.tm.commit",),

@@ -34,7 +34,7 @@ WHAT_IT_BECAME = {
     "txpool/resources/jdbc/jvm/jvm.py": "JDBC blocks in threads, and each is attached to the JVM",
     "txpool/tm/background/resolver.py": "whether it is the resolver's own thread",
     "txpool/tm/background/timers.py": NEVER_OVER_A_WAIT,
-    "txpool/tm/dropped.py": "the name of its own thread",
+    "txpool/tm/completion/dropped.py": "the name of its own thread",
     "txpool/tm/manager.py": NEVER_OVER_A_WAIT,
     "txpool/tm/transaction.py": NEVER_OVER_A_WAIT,
     "txpool/waits/watcher.py": "whether it is its own thread",

@@ -23,8 +23,8 @@ from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.pool import Pooled
 from txpool.tm.ambient import ambient
+from txpool.tm.completion.status import ACTIVE, UNDER_WAY, Status
 from txpool.tm.enlistment import Part
-from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:
     from txpool.characteristics import Characteristics

@@ -21,9 +21,9 @@ from txpool.dbapi.overrides import HandleState, SessionOverrides
 from txpool.dbapi.refusals import cannot_join, mode_refused
 from txpool.errors import Error, InterfaceError, translate, translated
 from txpool.pool import Pooled
-from txpool.tm import dropped
 from txpool.tm.ambient import ambient as ambient_transaction
 from txpool.tm.ambient import live
+from txpool.tm.completion import dropped
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource

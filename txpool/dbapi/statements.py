@@ -18,7 +18,7 @@ from txpool.dbapi.refusals import (
 from txpool.errors import Error, translate, translated
 from txpool.locks import RLock
 from txpool.pool import Pooled
-from txpool.tm.status import ACTIVE
+from txpool.tm.completion.status import ACTIVE
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from txpool.process.finishing import LIMIT, PendingWork, finish, ready
 from txpool.resources.marked import cleanup
-from txpool.tm import dropped
 from txpool.tm.ambient import current
+from txpool.tm.completion import dropped
 
 if TYPE_CHECKING:
     from txpool.tm.manager import TransactionManager

@@ -8,8 +8,8 @@ from weakref import ref
 
 from txpool.errors import ProgrammingError
 from txpool.tm.ambient import current
+from txpool.tm.completion.status import Status
 from txpool.tm.manager import observers
-from txpool.tm.status import Status
 from txpool.tm.transaction import Transaction
 
 T = TypeVar("T")

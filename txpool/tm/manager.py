@@ -24,11 +24,12 @@ from txpool.metrics import Sample, add_source
 from txpool.metrics.catalogue import UNSETTLED
 from txpool.process.finishing import PendingWork
 from txpool.resources.deadlines import Deadlines
-from txpool.tm import closing, dropped
+from txpool.tm import closing
 from txpool.tm.ambient import current
 from txpool.tm.background.resolver import Resolver
 from txpool.tm.background.timers import Timers
 from txpool.tm.commit.coordinator import Coordinator
+from txpool.tm.completion import dropped
 from txpool.tm.transaction import Transaction
 from txpool.xid import make_gtrid, new_incarnation
 

@@ -273,7 +273,7 @@ MUTATIONS = (
         test="tests/crash/test_hanging.py::test_the_timeout_never_cancels_what_decides",
         real=(
             Edit(
-                "txpool.tm.completion:Completion._begin_decision",
+                "txpool.tm.completion.completion:Completion._begin_decision",
                 "self._deciding = True",
                 "pass",
             ),

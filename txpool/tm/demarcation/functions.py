@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from txpool.errors import ProgrammingError
 
 if TYPE_CHECKING:
-    from txpool.tm.dropped import Origin
+    from txpool.tm.completion.dropped import Origin
 
 
 def require_function(function: Any) -> str:

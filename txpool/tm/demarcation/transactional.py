@@ -23,7 +23,7 @@ from txpool.tm.rules.required import outside
 
 if TYPE_CHECKING:
     from txpool.idempotency.once import IdempotentTransaction, RecordIn
-    from txpool.tm.dropped import Origin
+    from txpool.tm.completion.dropped import Origin
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from txpool.errors import (
 )
 from txpool.resources.base import BranchOutcome
 from txpool.tm.commit.request import Outcome, Result
-from txpool.tm.status import Status
+from txpool.tm.completion.status import Status
 
 _HEURISTIC: dict[Outcome, type[TransactionError]] = {
     Outcome.HEURISTIC_ROLLBACK: HeuristicRollback,

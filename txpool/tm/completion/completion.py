@@ -15,16 +15,16 @@ from txpool.locks import RLock
 from txpool.log.base import DecisionLog
 from txpool.metrics import instruments
 from txpool.resources.base import LAST, MARKED, Branch, Participant
-from txpool.tm import dropped
 from txpool.tm.background import statistics
 from txpool.tm.commit.annotations import decision_annotations
 from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.commit.one_phase import commit_alone
 from txpool.tm.commit.phase import PREPARE
 from txpool.tm.commit.request import COMMITTED, IN_DOUBT, CommitRequest, Outcome, Result
-from txpool.tm.outcome import no_more_work, raise_outcome, rolled_back
-from txpool.tm.status import ACTIVE, COMMITTING, MARKED_ROLLBACK, OPEN, STATUS_OF, UNDER_WAY, Status
-from txpool.tm.synchronizations import Synchronizations, call_logging_errors
+from txpool.tm.completion import dropped
+from txpool.tm.completion.outcome import no_more_work, raise_outcome, rolled_back
+from txpool.tm.completion.status import ACTIVE, COMMITTING, MARKED_ROLLBACK, OPEN, STATUS_OF, UNDER_WAY, Status
+from txpool.tm.completion.synchronizations import Synchronizations, call_logging_errors
 
 if TYPE_CHECKING:
     from txpool.tm.enlistment import Part

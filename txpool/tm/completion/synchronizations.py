@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import ParamSpec
 
-from txpool.tm.status import Status
+from txpool.tm.completion.status import Status
 
 logger = logging.getLogger("txpool")
 

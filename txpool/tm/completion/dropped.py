@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 
 from txpool.errors import ProgrammingError
 from txpool.pool.state import before_waiting
-from txpool.tm.outcome import rolled_back
-from txpool.tm.status import OPEN
+from txpool.tm.completion.outcome import rolled_back
+from txpool.tm.completion.status import OPEN
 
 if TYPE_CHECKING:
     from txpool.resources.base import Branch
-    from txpool.tm.completion import Completion
+    from txpool.tm.completion.completion import Completion
     from txpool.tm.enlistment import Part
     from txpool.tm.transaction import Transaction
 

@@ -62,7 +62,7 @@ FLOORS = (
     ("txpool.config.settings",),
     ("txpool.config.keys",),
     ("txpool.config",),
-    ("txpool.resource_managers", "txpool.characteristics"),
+    ("txpool.resource_managers",),
     ("txpool.sql",),
     ("txpool.deprecation", "txpool.failpoints", "txpool.errors", "txpool.process", "txpool.xid"),
     ("txpool.locks", "txpool.loops"),

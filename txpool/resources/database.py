@@ -17,17 +17,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from txpool.characteristics import UNSPECIFIED
 from txpool.errors import translated
 from txpool.resources.manager import BegunBy, PhaseTwo, ResourceManager
+from txpool.sql.characteristics import UNSPECIFIED
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import PEP249Connection
     from txpool.resources.base import MarkedBranch, OpenBranch
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver.driver import Driver
+    from txpool.sql.characteristics import Characteristics
     from txpool.sql.dialects import SqlDialect
 
 

@@ -22,7 +22,6 @@ from txpool.errors import NotSupportedError
 from txpool.resources.blocking import OneByOne
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.findings.finding import Finding
     from txpool.resources.base import Branch, BranchRecord
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from txpool.resources.parts import DsnPart, LogPart, SparkPart, SQLAlchemyPart
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery, StagingArea
+    from txpool.sql.characteristics import Characteristics
 
 
 class BegunBy(Protocol):

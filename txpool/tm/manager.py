@@ -14,7 +14,6 @@ from typing import Any
 from weakref import ref
 
 from txpool import loops, tracing
-from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import ConfigurationError
 from txpool.locks import Lock, RLock
@@ -24,6 +23,7 @@ from txpool.metrics import Sample, add_source
 from txpool.metrics.catalogue import UNSETTLED
 from txpool.process.finishing import PendingWork
 from txpool.resources.deadlines import Deadlines
+from txpool.sql.characteristics import UNSPECIFIED, Characteristics
 from txpool.tm import closing
 from txpool.tm.ambient import current
 from txpool.tm.background.resolver import Resolver

@@ -11,9 +11,9 @@ from itertools import filterfalse
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.errors import ProgrammingError
 from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, PrepareVote, Role
+from txpool.sql.characteristics import UNSPECIFIED, Characteristics
 from txpool.tm.background import statistics
 from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.commit.phase import Phase

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from contextvars import Token
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txpool.characteristics import UNSPECIFIED
 from txpool.locks import RLock
 from txpool.log.base import DecisionLog
 from txpool.resources.base import PREPARED, Branch
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
+from txpool.sql.characteristics import UNSPECIFIED
 from txpool.tm import own
 from txpool.tm.ambient import left_behind
 from txpool.tm.background import statistics

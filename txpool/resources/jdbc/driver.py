@@ -7,7 +7,6 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.config.secrets import without_secrets
 from txpool.errors import (
     ConfigurationError,
@@ -24,6 +23,7 @@ from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.dialect import JdbcDialect
 from txpool.resources.jdbc.jvm.source import JavaSource, class_name
 from txpool.resources.jdbc.session import COMMITTING, ROLLING_BACK, XaConnection, changes_session
+from txpool.sql.characteristics import UNSPECIFIED, Characteristics
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

@@ -11,7 +11,6 @@ from txpool.resources.manager import PhaseTwo
 from txpool.resources.parts import SparkPart
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from txpool.resources.driver.driver import Driver
     from txpool.resources.jdbc.session import XaConnection
     from txpool.resources.recovery_access import BranchRecovery
+    from txpool.sql.characteristics import Characteristics
     from txpool.sql.dialects import SqlDialect
 
 #: Class 40 of SQLState: the database has rolled the transaction back in favour of another. And lock timeouts of

@@ -11,12 +11,12 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from txpool.characteristics import Characteristics
 from txpool.errors import TransactionRolledBack, described
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.session.protocol import WARNINGS, CommandResult, code_of, ends_session, tells_that_rows_stay
+from txpool.sql.characteristics import Characteristics
 
 if TYPE_CHECKING:
     from txpool.resources.driver.driver import Driver

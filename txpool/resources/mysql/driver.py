@@ -9,7 +9,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txpool import loops
-from txpool.characteristics import UNSPECIFIED
 from txpool.config.secrets import without_secrets
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, InternalError, NotSupportedError, OperationalError, translate, translated
@@ -28,6 +27,7 @@ from txpool.resources.mysql.session.protocol import code_of
 from txpool.resources.mysql.session.server import add_generation, ask, assign_identity, has_generation
 from txpool.resources.mysql.session.statement_text import text_of
 from txpool.resources.mysql.tables.marks import MySQLMarks
+from txpool.sql.characteristics import UNSPECIFIED
 from txpool.sql.dialects import MYSQL
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from txpool.resources.parts import LogPart, SparkPart, SQLAlchemyPart
 from txpool.sql.dialects import MYSQL
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import Connection
     from txpool.findings.finding import Finding
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from txpool.resources.mysql.tables.staging import MySQLStaging
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery
+    from txpool.sql.characteristics import Characteristics
 
 # The server has rolled the transaction back in favour of another, or has waited too long for its lock: over several
 # databases a deadlock shows in no other way.

@@ -13,7 +13,6 @@ from psycopg import conninfo
 from psycopg.rows import tuple_row
 
 from txpool import loops
-from txpool.characteristics import UNSPECIFIED
 from txpool.config.logins import login_of
 from txpool.config.secrets import without_secrets
 from txpool.dbapi.types import add_driver
@@ -42,6 +41,7 @@ from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnect
 from txpool.resources.postgresql.session.stepped import SteppedConnection
 from txpool.resources.postgresql.statements.command_tags import ended_by
 from txpool.resources.postgresql.tables.marks import PostgreSQLMarks
+from txpool.sql.characteristics import UNSPECIFIED
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

@@ -16,7 +16,6 @@ from txpool.resources.parts import DsnPart, LogPart, SparkPart, SQLAlchemyPart
 from txpool.sql.dialects import POSTGRESQL
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from txpool.resources.postgresql.tables.staging import Staging
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery
+    from txpool.sql.characteristics import Characteristics
 
 # A serialization failure or a deadlock: PostgreSQL has rolled back this transaction in favour of another.
 _CONFLICTS = frozenset({"40001", "40P01"})

@@ -17,7 +17,6 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from txpool.characteristics import Characteristics
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.base import LocationKey
@@ -31,6 +30,7 @@ from txpool.spark.table.target import Target
 from txpool.spark.task.datasources import TaskDatasources
 from txpool.spark.task.tracing import NOT_TRACED, TaskTrace, planned_trace
 from txpool.spark.types.columns import Column, Layout
+from txpool.sql.characteristics import Characteristics
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction
 

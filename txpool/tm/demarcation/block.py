@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from txpool.characteristics import UNSPECIFIED, Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError, TransactionTimeout
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
+from txpool.sql.characteristics import UNSPECIFIED, Characteristics, IsolationLevel
 from txpool.tm.ambient import ambient_variable, live, make_ambient
 from txpool.tm.commit.annotations import checked_note
 from txpool.tm.completion import dropped

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from txpool.characteristics import Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError
+from txpool.sql.characteristics import Characteristics, IsolationLevel
 from txpool.tm.ambient import ambient_variable, current, live, make_ambient, tell_jobs
 from txpool.tm.completion import dropped
 from txpool.tm.completion.status import Status

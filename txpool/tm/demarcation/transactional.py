@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from txpool.characteristics import Characteristics, IsolationLevel
 from txpool.errors import ConfigurationError, ProgrammingError
+from txpool.sql.characteristics import Characteristics, IsolationLevel
 from txpool.tm.ambient import current, make_ambient, restore_ambient
 from txpool.tm.commit.annotations import checked_note
 from txpool.tm.demarcation.block import idempotent_transaction, transaction

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError
 from txpool.resources.base import PrepareLocation
 from txpool.resources.mysql.branches import xa
@@ -15,6 +14,7 @@ from txpool.resources.mysql.session.statement_text import (
     may_commit,
     text_of,
 )
+from txpool.sql.characteristics import UNSPECIFIED
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -102,7 +102,7 @@ OTHERS = {
     "txpool/aio/lock.py": "a one-shot event",
     "txpool/aio/threads.py": "a one-shot event",
     "txpool/log/sqlite/group.py": "a one-shot event",
-    "txpool/pool/waiter.py": "a one-shot event",
+    "txpool/pool/waiting.py": "a one-shot event",
     "txpool/tm/completion/dropped.py": "a one-shot event",
     "txpool/resources/postgresql/session/forks.py": "psycopg's own: a connection whose lock is held is given up",
     "txpool/tm/background/timers.py": "a condition over a lock of these",

@@ -1,10 +1,15 @@
-"""The time that one take() has, and how much of it the check of an idle connection, or a connect, may use."""
+"""How long a take() may wait, and the thread or task that waits for a connection."""
 
 from __future__ import annotations
 
+from copy import copy
 from enum import Enum, auto
+from threading import Lock
 from time import monotonic
-from typing import Final
+from typing import Final, Generic
+
+from txpool import loops
+from txpool.pool.pooled import C, Pooled
 
 #: Seconds that a check has at least, so that a short `timeout` of take() does not make a live connection look dead.
 LEAST_CHECK: Final = 0.25
@@ -54,3 +59,34 @@ class TakeBudget:
     def connect(self) -> float:
         """Seconds for a connect."""
         return max(self.left(), LEAST_CHECK if self.silent else LEAST_CONNECT)
+
+
+class Waiter(Generic[C]):
+    """A waiting thread. A raw lock is the cheapest one-shot event."""
+
+    __slots__ = ("failure", "pooled", "woken")
+
+    def __init__(self) -> None:
+        self.pooled: Pooled[C] | None = None
+        #: Why there will be none.
+        self.failure: Exception | None = None
+        self.woken: Lock | loops.Signal
+        if loops.used and (call := loops.current()) is not None:
+            self.woken = call.signal()
+        else:
+            self.woken = Lock()
+            self.woken.acquire()
+
+    def take_failure(self) -> Exception:
+        """Why there will be none; only once, since the error's traceback leads to who has raised it."""
+        failure, self.failure = self.failure, None
+        assert failure is not None  # noqa: S101 - for mypy: the caller has looked
+        return failure
+
+    def fail(self, error: Exception) -> None:
+        """Wake it with a copy of the error, since each thread adds to its own."""
+        try:
+            self.failure = copy(error)
+        except Exception:
+            self.failure = error
+        self.woken.release()

@@ -8,7 +8,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from txpool.dbapi.overrides import CursorAttribute
+from txpool.dbapi.driver_attributes import CursorAttribute
 from txpool.errors import InterfaceError, translate
 from txpool.tm.ambient import ambient
 
@@ -25,7 +25,7 @@ BY_NAME: Final[Any] = object()
 class PEP249Cursor:
     """A PEP 249 cursor. It keeps its connection alive; what PEP 249 leaves to the driver is the driver's own.
 
-    It has no `__getattr__`: see `txpool.dbapi.forwarding`.
+    It has no `__getattr__`: see `txpool.dbapi.driver_attributes`.
     """
 
     __slots__ = ("__weakref__", "_arguments", "_connection", "_holder", "_use", "raw")

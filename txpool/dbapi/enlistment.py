@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
+from txpool.dbapi.driver_attributes import SessionOverrides
 from txpool.dbapi.managed_commit import Savepoints
 from txpool.dbapi.open_results import OpenResults, close_open
-from txpool.dbapi.overrides import SessionOverrides
 from txpool.dbapi.refusals import (
     not_ambient_here,
     of_another_transaction,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from txpool.dbapi.overrides import HandleState, SessionOverrides
+from txpool.dbapi.driver_attributes import HandleState, SessionOverrides
 from txpool.dbapi.refusals import cannot_join, mode_refused
 from txpool.errors import Error, InterfaceError, translate, translated
 from txpool.pool import Pooled

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from txpool.dbapi.driver_attributes import NO_ATTRIBUTES, SessionOverrides
 from txpool.dbapi.managed_commit import Savepoints
-from txpool.dbapi.overrides import NO_ATTRIBUTES, SessionOverrides
 from txpool.dbapi.refusals import (
     ended_by_sql,
     fixed_by_transaction,

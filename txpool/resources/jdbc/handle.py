@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.cursor import Cursor
-from txpool.dbapi.forwarding import forwards
+from txpool.dbapi.driver_attributes import Attribute, forwards
 from txpool.dbapi.open_results import OpenResults, close_open, hold_open
-from txpool.dbapi.overrides import Attribute
 from txpool.pool import Pooled
 from txpool.resources.jdbc.dbapi import errors
 from txpool.resources.jdbc.dbapi.connection import JdbcConnection

@@ -14,8 +14,7 @@ from psycopg.abc import AdaptContext
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import Format, PGconn, TransactionStatus
 
-from txpool.dbapi.forwarding import forwards
-from txpool.dbapi.overrides import Attribute
+from txpool.dbapi.driver_attributes import Attribute, forwards
 from txpool.dbapi.refusals import autocommit_refused
 from txpool.errors import InterfaceError, described, translated
 from txpool.resources.postgresql.handle.cursor import ExecutedCursor, PsycopgCursor, UserCursor

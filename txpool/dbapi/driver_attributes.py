@@ -1,4 +1,4 @@
-"""Session overrides: attributes of the driver's connection that a handle sets, in force while that handle uses it.
+"""The driver's attributes on a handle or cursor: they are read through it, and set while that handle is used.
 
 Handles that share a physical connection do not see each other's. Each one's are set before it uses the connection, and
 what was there before is restored when another handle uses it, or when it is given back.
@@ -6,12 +6,13 @@ what was there before is restored when another handle uses it, or when it is giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from txpool.resources.driver.raw import RawConnection
+
 
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 
@@ -97,3 +98,34 @@ class CursorAttribute(Attribute):
 
     def __set__(self, cursor: Any, value: Any) -> None:
         setattr(cursor.raw, self._name, value)
+
+
+T = TypeVar("T")
+
+
+class Forwarded:
+    """An attribute that `driver_attribute` of a handle or cursor finds."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, it: Any, owner: type) -> Any:
+        return self if it is None else it.driver_attribute(self._name)
+
+
+def forwards(names: Iterable[str]) -> Callable[[type[T]], type[T]]:
+    """A decorator: the class has these attributes of the driver's, as far as it defines none of its own.
+
+    A class that has all of them needs no `__getattr__`, which would make each use of its own attributes, and each call
+    of its methods, slower.
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        for name in names:
+            if not name.startswith("__") and not hasattr(cls, name):
+                setattr(cls, name, Forwarded(name))
+        return cls
+
+    return decorate

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from txpool.resources.driver.raw import RawConnection
 
 
+T = TypeVar("T")
+
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -98,9 +100,6 @@ class CursorAttribute(Attribute):
 
     def __set__(self, cursor: Any, value: Any) -> None:
         setattr(cursor.raw, self._name, value)
-
-
-T = TypeVar("T")
 
 
 class Forwarded:

@@ -20,6 +20,7 @@ logger = logging.getLogger("txpool")
 
 #: How long a datasource that the job may never use has to answer.
 _POSSIBLE_TIMEOUT_SECONDS = 5.0
+_MOST_NAMED = 5
 
 
 def note_locations(
@@ -55,9 +56,6 @@ def note_locations(
         else:
             locations.add(location.key)
     return frozenset(locations)
-
-
-_MOST_NAMED = 5
 
 
 def settle_earlier_runs(log: DecisionLog | None, datasources: Iterable[DataSource]) -> None:

@@ -67,6 +67,8 @@ FLOORS = (
     ("txpool.deprecation", "txpool.failpoints", "txpool.errors", "txpool.process", "txpool.xid"),
     ("txpool.locks", "txpool.loops"),
 )
+#: Folders that are one room with those in them: a log's stores, the kit's cases.
+WHOLE = ("txpool.conformance", "txpool.log")
 #: Arrows that run up, with their reason. None is to be added.
 UP = {
     ("txpool.tm.demarcation", "txpool.idempotency"): "a block with a transaction_id records it",
@@ -111,8 +113,9 @@ def room_of(module: str, path: Path) -> str:
     parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
     if parent.startswith("txpool.resources."):  # all of one database is one room
         return ".".join(parent.split(".")[:3])
-    if parent.startswith("txpool.log."):  # a log is one room, with a folder for each store
-        return "txpool.log"
+    for whole in WHOLE:
+        if parent.startswith(f"{whole}."):
+            return whole
     return module if parent in PACKAGES else parent
 
 

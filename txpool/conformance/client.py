@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from txpool.conformance.case import Violation, require
+from txpool.conformance.cases.case import Violation, require
 from txpool.resources.base import BranchOutcome, BranchRecord, MarkedBranch, OpenBranch, PrepareVote
 from txpool.tm.ambient import ambient_variable
 from txpool.tm.completion import dropped

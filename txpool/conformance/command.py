@@ -14,7 +14,7 @@ from rich.status import Status
 from txpool.config.keys import COORDINATOR_KEYS, RECOVERY_KEYS
 from txpool.config.properties import Properties
 from txpool.config.settings import DataSourceSettings, RecoverySettings
-from txpool.conformance.case import CaseResult
+from txpool.conformance.cases.case import CaseResult
 from txpool.conformance.kit import CASES, Conformance, run_cases
 from txpool.conformance.server import CommandServer, KillableServer
 from txpool.errors import ConfigurationError

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from txpool.config.settings import DataSourceSettings
-from txpool.conformance.case import Errands, NotGiven, NotRun, require
+from txpool.conformance.cases.case import Errands, NotGiven, NotRun, require
 from txpool.conformance.client import Client
 from txpool.conformance.server import KillableServer
 from txpool.conformance.workload import TableWork, Workload

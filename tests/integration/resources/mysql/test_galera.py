@@ -26,7 +26,7 @@ from tests.support.mysql import mariadb_program
 from tests.support.repository import ROOT
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
-from txpool.conformance.case import Verdict
+from txpool.conformance.cases.case import Verdict
 from txpool.conformance.kit import run_cases
 from txpool.datasource import DataSource
 from txpool.log import open_log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from txpool.conformance.case import Violation, at_once, require
+from txpool.conformance.cases.case import Violation, at_once, require
 from txpool.conformance.subject import GONE, NODE, Subject
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
-from txpool.conformance.case import at_once, require
+from txpool.conformance.cases.case import at_once, require
 from txpool.conformance.client import Client
 from txpool.conformance.subject import NODE, Subject
 from txpool.conformance.workload import attempted

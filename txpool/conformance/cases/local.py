@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import cast
 
-from txpool.conformance.case import NotRun, require
+from txpool.conformance.cases.case import NotRun, require
 from txpool.conformance.client import Client
 from txpool.conformance.subject import GONE, Subject
 from txpool.conformance.workload import StatementWorkload, attempted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txpool.conformance.case import require
+from txpool.conformance.cases.case import require
 from txpool.conformance.subject import GONE, Subject
 from txpool.resources.base import BranchOutcome, BranchRecord, forget_ends, remembers_end
 

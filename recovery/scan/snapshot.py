@@ -331,7 +331,7 @@ class Snapshot:
         return next((branch.xid.identity for branch in self.listed_branches(gtrid) if branch.xid.identity), "")
 
     def row(self, gtrid: str) -> MarkedRow | None:
-        """The row or tombstone that the deciding datasource has. Reading it resolves nothing: see `modules`."""
+        """The row or tombstone that the deciding datasource has. Reading it resolves nothing: the modules do."""
         return self.rows.get(self.marked_by(gtrid) or "", {}).get(gtrid)
 
     def annotations(self, gtrid: str) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from txpool.resources.mysql.session.server import has_generation
 if TYPE_CHECKING:
     from txpool.resources.mysql.session.state import MySQLRawConnection
 
-#: The evidence that a record has of its server: see `server.GENERATIONS_TABLE`.
+#: The evidence that a record has of its server: see `session.server.GENERATIONS_TABLE`.
 _GENERATION: Final = "generation"
 
 

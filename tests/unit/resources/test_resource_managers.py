@@ -85,6 +85,21 @@ def test_one_that_cannot_be_imported_is_told_to_whoever_names_it_alone(install: 
         DataSourceSettings.load(name="a", driver="broken", url="broken://a/b")
 
 
+@pytest.mark.parametrize(
+    "line", ["from txpool.resources.local import LocalTransaction", "import txpool.resources.dialect"]
+)
+def test_one_that_imports_a_module_of_ours_that_has_moved_is_told_what_to_write(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    (tmp_path / "of_an_earlier_version.py").write_text(f"{line}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "of_an_earlier_version", raising=False)
+    install(earlier="of_an_earlier_version:MANAGER")
+    for driver in ("earlier", "of_an_earlier_version:MANAGER"):
+        with pytest.raises(ConfigurationError, match=r"is in txpool\.resource: import it from there"):
+            find_resource_manager(driver)
+
+
 def test_a_missing_driver_is_told_with_what_installs_it(install: Install) -> None:
     install(missing=f"{__name__}:MISSING")
     settings = DataSourceSettings.load(name="a", driver="missing", mode="local", url="missing://host/database")

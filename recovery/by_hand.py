@@ -10,15 +10,15 @@ from recovery.operator.alarms import unconfigured
 from recovery.operator.audit import AuditEntry, audit_entries, audited
 from recovery.operator.last_scan import LastScan
 from recovery.scan import saved
-from recovery.scan.asking import Asking
-from recovery.scan.configured import ConfiguredDatasources
-from recovery.scan.datasources import RecoveryDatasources
-from recovery.scan.discovered import DiscoveredDatasources
-from recovery.scan.expiry import Expired, expired
+from recovery.scan.datasources.asking import Asking
+from recovery.scan.datasources.configured import ConfiguredDatasources
+from recovery.scan.datasources.datasources import RecoveryDatasources
+from recovery.scan.datasources.discovered import DiscoveredDatasources
+from recovery.scan.datasources.workers import Workers
+from recovery.scan.modules.expiry import Expired, expired
 from recovery.scan.reading import take_snapshot
 from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport
 from recovery.scan.snapshot import Snapshot
-from recovery.scan.workers import Workers
 from txpool.config.settings import RecoverySettings
 from txpool.locks import Lock
 from txpool.log import open_log

@@ -22,7 +22,7 @@ from recovery.operator.listing import InDoubt
 from recovery.operator.schema import shape
 from recovery.operator.suspension import Suspension
 from recovery.plain import command_of
-from recovery.scan.expiry import Expired, node_of
+from recovery.scan.modules.expiry import Expired, node_of
 from recovery.scan.report import AlarmKind, ScanReport
 from txpool.commands.options import Version
 from txpool.config.secrets import show_warnings_plainly

@@ -16,20 +16,20 @@ from recovery.operator import suspension
 from recovery.operator.last_scan import LastScan
 from recovery.plugins import instances, named_modules, require_own_file
 from recovery.scan import saved
-from recovery.scan.asking import AskedByWorkers, Asking
-from recovery.scan.branch_rows import BranchRowsModule
-from recovery.scan.configured import ConfiguredDatasources
-from recovery.scan.datasources import RecoverableDatasource
-from recovery.scan.discovered import DiscoveredDatasources
-from recovery.scan.expiry import SCANNERS, Expiry, ExpiryScanner
-from recovery.scan.modules import DecidedModule, MarkedModule, Module, OrphanModule
-from recovery.scan.orphans import FILTERS, OrphanFilter, all_filters
-from recovery.scan.overdue import OverdueModule
-from recovery.scan.own_module import OwnModule, RecoveryModule
+from recovery.scan.datasources.asking import AskedByWorkers, Asking
+from recovery.scan.datasources.configured import ConfiguredDatasources
+from recovery.scan.datasources.datasources import RecoverableDatasource
+from recovery.scan.datasources.discovered import DiscoveredDatasources
+from recovery.scan.datasources.workers import Workers
+from recovery.scan.modules.branch_rows import BranchRowsModule
+from recovery.scan.modules.expiry import SCANNERS, Expiry, ExpiryScanner
+from recovery.scan.modules.orphans import FILTERS, OrphanFilter, all_filters
+from recovery.scan.modules.overdue import OverdueModule
+from recovery.scan.modules.own_module import OwnModule, RecoveryModule
+from recovery.scan.modules.staging import StagingModule
+from recovery.scan.modules.transactions import DecidedModule, MarkedModule, Module, OrphanModule
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport
-from recovery.scan.staging import StagingModule
-from recovery.scan.workers import Workers
 from txpool import metrics
 from txpool.config.secrets import describe_error
 from txpool.config.settings import RecoverySettings

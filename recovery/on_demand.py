@@ -9,7 +9,7 @@ from dataclasses import replace
 from recovery.by_hand import open_recovered_log
 from recovery.manager import RecoveryManager, running_for
 from recovery.operator.last_scan import Overview
-from recovery.scan.datasources import RecoverableDatasource
+from recovery.scan.datasources.datasources import RecoverableDatasource
 from recovery.scan.snapshot import CoordinatorState
 from txpool.config.settings import CoordinatorSettings, RecoverySettings
 from txpool.config.url import is_server

@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from recovery.scan.own_module import OwnModule
+from recovery.scan.modules.own_module import OwnModule
 from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties, nearest
 from txpool.config.secrets import ValueSource, describe_error

@@ -59,12 +59,12 @@ from txpool.errors import (
 from txpool.pool import PoolListener, PoolStatistics
 from txpool.tm import manager as _manager
 from txpool.tm.ambient import current
+from txpool.tm.completion.status import Status
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.calls import begin, commit, resume, rollback, status, suspend
 from txpool.tm.demarcation.transactional import transactional
 from txpool.tm.lifetime import TransactionScoped
 from txpool.tm.observers import observe
-from txpool.tm.status import Status
 from txpool.tm.transaction import Transaction
 
 __version__ = "0.1.0"

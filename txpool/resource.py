@@ -26,16 +26,16 @@ from txpool.resources.base import (
 from txpool.resources.blocking import BlockingBranch
 from txpool.resources.database import Database
 from txpool.resources.deadlines import Deadlines
-from txpool.resources.dialect import Dialect
-from txpool.resources.driver import Driver
+from txpool.resources.driver.dialect import Dialect
+from txpool.resources.driver.driver import Driver
+from txpool.resources.driver.local import LocalTransaction
+from txpool.resources.driver.marks import Marks
 from txpool.resources.durable import create_file, generation_in, identity_in, sync
-from txpool.resources.local import LocalTransaction
 from txpool.resources.manager import PhaseTwo, ResourceManager
-from txpool.resources.marks import Marks
 from txpool.resources.own.manager import OwnResources
+from txpool.resources.own.resource import Resource, Work
 from txpool.resources.parts import DsnPart, LogPart, SparkPart, SQLAlchemyPart
 from txpool.resources.recovery_access import BranchRecovery, PreparedBranch, SharedPhaseTwo
-from txpool.resources.resource import Resource, Work
 from txpool.xid import Xid, parse
 
 

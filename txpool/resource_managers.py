@@ -116,7 +116,7 @@ def _import(driver: str) -> ResourceManager | str:
     try:
         manager: ResourceManager = found[0].load()
     except Exception as error:  # whatever a package of somebody else's raises
-        return f"driver {driver!r}: {found[0].value} cannot be imported: {described(error)}"
+        return f"driver {driver!r}: {found[0].value} cannot be imported: {described(error)}{_instead_of(error)}"
     schemes = getattr(manager, "schemes", None)
     if not (isinstance(schemes, tuple) and schemes and all(isinstance(each, str) and each for each in schemes)):
         return f"driver {driver!r}: {found[0].value} is no resource manager: it has no url schemes"
@@ -134,10 +134,19 @@ def _import_code(driver: str) -> ResourceManager:
         named = EntryPoint(driver, driver, GROUP).load()
         manager: ResourceManager | str = EntryPoint(driver, _MANAGER_OF, GROUP).load()(driver, named)
     except Exception as error:  # whatever the user's own module raises
-        raise ConfigurationError(f"driver {driver!r} cannot be imported: {described(error)}") from error
+        raise ConfigurationError(
+            f"driver {driver!r} cannot be imported: {described(error)}{_instead_of(error)}"
+        ) from error
     if isinstance(manager, str):
         raise ConfigurationError(manager)
     return _brought_up_to_date(manager)
+
+
+def _instead_of(error: Exception) -> str:
+    """What to write if it has imported a module of ours that has moved."""
+    if isinstance(error, ImportError) and (error.name or "").startswith("txpool."):
+        return ". What a resource manager needs is in txpool.resource: import it from there"
+    return ""
 
 
 def _entries_of(driver: str) -> list[EntryPoint]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
-from recovery.scan import expiry, saved
-from recovery.scan.datasources import RecoveryDatasources
-from recovery.scan.modules import ResolvedMark, delete_finished, finish_branches, tombstone
+from recovery.scan import saved
+from recovery.scan.datasources.datasources import RecoveryDatasources
+from recovery.scan.modules import expiry
+from recovery.scan.modules.transactions import ResolvedMark, delete_finished, finish_branches, tombstone
 from recovery.scan.phase_two import wait_for
 from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass

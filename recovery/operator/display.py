@@ -12,7 +12,7 @@ from datetime import datetime
 
 from recovery.operator.audit import AuditEntry
 from recovery.operator.listing import BranchState, InDoubt
-from recovery.scan.expiry import Expired
+from recovery.scan.modules.expiry import Expired
 from recovery.scan.report import AlarmKind, ScanReport
 from txpool.log.base import Heuristic
 

@@ -10,7 +10,7 @@ from typing import Any
 from recovery.operator.alarms import Alarms
 from recovery.operator.listing import InDoubt, in_doubt
 from recovery.operator.next_step import OVER
-from recovery.scan.datasources import RecoverableDatasource, RecoveryDatasources
+from recovery.scan.datasources.datasources import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.report import AlarmKind, ScanReport
 from recovery.scan.saved import SavedDetails
 from recovery.scan.slots import slots

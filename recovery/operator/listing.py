@@ -19,7 +19,7 @@ from recovery.operator.next_step import (
     named_branches,
     next_step,
 )
-from recovery.scan.datasources import RecoveryDatasources
+from recovery.scan.datasources.datasources import RecoveryDatasources
 from recovery.scan.saved import SavedDetails
 from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.log.base import Heuristic, IncarnationState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from recovery.scan.datasources import RecoveryDatasources
+from recovery.scan.datasources.datasources import RecoveryDatasources
 from recovery.scan.snapshot import OTHER_DATABASE, CoordinatorState, Snapshot
 from txpool.resources.base import BranchRecord
 

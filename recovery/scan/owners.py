@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from recovery.scan.datasources import ListedBranch
+from recovery.scan.datasources.datasources import ListedBranch
 from txpool.config.secrets import describe_error
 from txpool.log.locations import LocationNote
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from types import MappingProxyType
 
-from recovery.scan.datasources import ListedBranch, Listing, RecoveryDatasources
+from recovery.scan.datasources.datasources import ListedBranch, Listing, RecoveryDatasources
 from recovery.scan.owners import BranchOwners
 from recovery.scan.snapshot import Snapshot
 from txpool import failpoints

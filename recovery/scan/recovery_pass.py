@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from recovery.scan import saved
-from recovery.scan.datasources import ListedBranch, RecoveryDatasources
+from recovery.scan.datasources.datasources import ListedBranch, RecoveryDatasources
 from recovery.scan.phase_two import AskedBranch, BranchEnds, wait_for
 from recovery.scan.report import Ended, LeftAlone, ScanRecorder
 from recovery.scan.snapshot import OTHER_DATABASE, Snapshot

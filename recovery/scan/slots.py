@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from recovery.scan.datasources import RecoveryDatasources
+from recovery.scan.datasources.datasources import RecoveryDatasources
 from txpool.config.secrets import describe_error
 from txpool.resources.recovery_access import PreparedSlots, optional
 

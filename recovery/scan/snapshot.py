@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cached_property
 from math import inf
 
-from recovery.scan.datasources import ListedBranch, Listing
+from recovery.scan.datasources.datasources import ListedBranch, Listing
 from txpool.log.base import Decision, Heuristic, IncarnationState
 from txpool.log.locations import LocationNote
 from txpool.resources.base import BranchRecord
@@ -331,7 +331,7 @@ class Snapshot:
         return next((branch.xid.identity for branch in self.listed_branches(gtrid) if branch.xid.identity), "")
 
     def row(self, gtrid: str) -> MarkedRow | None:
-        """The row or tombstone that the deciding datasource has. Reading it resolves nothing: see `modules`."""
+        """The row or tombstone that the deciding datasource has. Reading it resolves nothing: the modules do."""
         return self.rows.get(self.marked_by(gtrid) or "", {}).get(gtrid)
 
     def annotations(self, gtrid: str) -> Mapping[str, str]:

@@ -20,7 +20,7 @@ import txpool
 from tests.benchmarks.report import compare
 from tests.support.mysql import MySQLServer, mariadb_program
 from txpool.demo.server import EmbeddedPostgres
-from txpool.resources.branch_rows import BranchRows
+from txpool.resources.marked.branch_rows import BranchRows
 
 TRANSACTIONS = 500  # a batch of deletions
 DATABASES = ("one", "two")

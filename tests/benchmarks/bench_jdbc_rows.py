@@ -22,8 +22,8 @@ import psycopg
 from tests.benchmarks.report import compare
 from tests.support.jdbc import find_jars, postgresql
 from txpool.demo.server import EmbeddedPostgres
-from txpool.resources.jdbc import jvm
-from txpool.resources.jdbc.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
+from txpool.resources.jdbc.jvm import jvm
 
 COUNT, STATEMENTS, ROUNDS = 100_000, 2_000, 9
 _CREATE = "create table t (i int primary key, s text, n numeric(12, 2))"

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import txpool
 from tests.benchmarks.report import compare
 from txpool.demo.server import EmbeddedPostgres
-from txpool.resources.local import LocalTransaction
+from txpool.resources.driver.local import LocalTransaction
 
 TRANSACTIONS = 300
 READ = "select a from t where id = 1"

@@ -24,7 +24,7 @@ from tests.crash.disk.work import LogRun
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.mutating import Edit, applied
 from tests.support.sampling import FULL
-from txpool.log.folder import LogFolder
+from txpool.log.sqlite.folder import LogFolder
 
 if TYPE_CHECKING:
     from tests.conftest import Require
@@ -166,8 +166,8 @@ def by_failing(kind: str) -> Callable[[CrashChecker, Random], Iterator[list[str]
     return check
 
 
-_FOLDER = "txpool.log.folder:"
-_GROUP = "txpool.log.group:GroupCommit."
+_FOLDER = "txpool.log.sqlite.folder:"
+_GROUP = "txpool.log.sqlite.group:GroupCommit."
 #: What is left out, and what must turn red then.
 MUTATIONS = {
     "no fsync": (Edit(_FOLDER + "_make_durable", "= FULL", "= OFF"), by_crashes),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.recovery_site import BOTH, HOLDER, Site
 from txpool.datasource import DataSource
-from txpool.resources.xids import Xids
+from txpool.resources.marked.xids import Xids
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recovery import RecoveryManager, ScanReport
-from recovery.scan.datasources import ListedBranch, Listing, RecoveryDatasources
-from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
-from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
+from recovery.scan.datasources.datasources import ListedBranch, Listing, RecoveryDatasources
+from recovery.scan.modules.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
+from recovery.scan.modules.transactions import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.reading import take_snapshot
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.report import RepeatFilter, ScanRecorder

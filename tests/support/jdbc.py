@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.conftest import Require
     from tests.support.mysql import MySQLServer
     from txpool.demo.server import EmbeddedPostgres
-    from txpool.resources.jdbc.connection import JdbcConnection
+    from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 
 _REPOSITORY = Path.home() / ".m2/repository"
 _ARTIFACTS = {
@@ -91,7 +91,7 @@ class JdbcDatabase:
 
     def datasource(self, **more: Any) -> Any:
         """A javax.sql.DataSource."""
-        from txpool.resources.jdbc import jvm
+        from txpool.resources.jdbc.jvm import jvm
 
         made = jvm.started(self._jars.of(self.name)).load(self._datasource)()
         for setter, value in (self._setters | more).items():
@@ -100,8 +100,8 @@ class JdbcDatabase:
 
     def connect(self, **more: Any) -> JdbcConnection:
         """A new connection."""
-        from txpool.resources.jdbc import errors
-        from txpool.resources.jdbc.connection import JdbcConnection
+        from txpool.resources.jdbc.dbapi import errors
+        from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 
         return JdbcConnection(errors.call(self.datasource(**more).getConnection))
 
@@ -113,7 +113,7 @@ def h2(jars: Jars, place: str) -> JdbcDatabase:
 
 def derby(jars: Jars, name: str) -> JdbcDatabase:
     """Derby in this process: in memory (`memory:name`), or in a folder."""
-    from txpool.resources.jdbc import jvm
+    from txpool.resources.jdbc.jvm import jvm
 
     system = jvm.started(jars.derby).load("java.lang.System")
     system.setProperty("derby.stream.error.file", "/dev/null")
@@ -158,7 +158,7 @@ def jdbc_database(request: pytest.FixtureRequest, jdbc_jars: Jars) -> JdbcDataba
 @contextmanager
 def java_zone(name: str) -> Iterator[None]:
     """Within the block the JVM's own time zone is this one."""
-    from txpool.resources.jdbc import jvm
+    from txpool.resources.jdbc.jvm import jvm
 
     zones: Callable[[], Any] = jvm.started().load("java.util.TimeZone")
     former = zones.getDefault()  # type: ignore[attr-defined]

@@ -11,8 +11,9 @@ import pytest
 
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
-from txpool.resources.jdbc import errors, jvm
-from txpool.resources.xids import Xids
+from txpool.resources.jdbc.dbapi import errors
+from txpool.resources.jdbc.jvm import jvm
+from txpool.resources.marked.xids import Xids
 
 if TYPE_CHECKING:
     from tests.support.jdbc import Jars

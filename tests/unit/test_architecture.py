@@ -23,7 +23,9 @@ FLOORS = (
     ("recovery.by_hand",),
     ("recovery.plugins", "recovery.orphans", "recovery.modules", "recovery.plain"),
     ("recovery.operator",),
+    ("recovery.scan.modules",),
     ("recovery.scan",),
+    ("recovery.scan.datasources",),
     ("txpool.cli",),
     ("txpool.setup",),
     ("txpool.commands",),
@@ -41,33 +43,33 @@ FLOORS = (
     ("txpool.idempotency",),
     ("txpool.datasource",),
     ("txpool.resources.jdbc",),
-    (
-        "txpool.resources.mysql",
-        "txpool.resources.own",
-        "txpool.resources.postgresql",
-        "txpool.resources.sqlite",
-    ),
+    ("txpool.resources.mysql", "txpool.resources.postgresql", "txpool.resources.sqlite"),
     ("txpool.dbapi",),
     ("txpool.tm.demarcation",),
     ("txpool.tm",),
+    ("txpool.tm.completion",),
     ("txpool.tm.background", "txpool.tm.rules"),
     ("txpool.tracing", "txpool.jobs"),
     ("txpool.tm.commit",),
     ("txpool.log",),
     ("txpool.pool",),
     ("txpool.pool.numbers",),
-    ("txpool.resources.branches",),
+    ("txpool.resources.branches", "txpool.resources.own"),
+    ("txpool.resources.marked",),
+    ("txpool.resources.driver",),
     ("txpool.resources",),
     ("txpool.metrics",),
     ("txpool.findings",),
     ("txpool.config.settings",),
     ("txpool.config.keys",),
     ("txpool.config",),
-    ("txpool.resource_managers", "txpool.characteristics"),
+    ("txpool.resource_managers",),
     ("txpool.sql",),
     ("txpool.deprecation", "txpool.failpoints", "txpool.errors", "txpool.process", "txpool.xid"),
     ("txpool.locks", "txpool.loops"),
 )
+#: Folders that are one room with those in them: a log's stores, the kit's cases.
+WHOLE = ("txpool.conformance", "txpool.log")
 #: Arrows that run up, with their reason. None is to be added.
 UP = {
     ("txpool.tm.demarcation", "txpool.idempotency"): "a block with a transaction_id records it",
@@ -112,6 +114,9 @@ def room_of(module: str, path: Path) -> str:
     parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
     if parent.startswith("txpool.resources."):  # all of one database is one room
         return ".".join(parent.split(".")[:3])
+    for whole in WHOLE:
+        if parent.startswith(f"{whole}."):
+            return whole
     return module if parent in PACKAGES else parent
 
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from txpool.conformance.case import CaseResult, Verdict
+from txpool.conformance.cases.case import CaseResult, Verdict
 from txpool.conformance.kit import CASES, Conformance
 from txpool.conformance.report import print_table
 

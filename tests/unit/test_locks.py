@@ -101,12 +101,12 @@ OTHERS = {
     "txpool/locks.py": "makes these",
     "txpool/aio/lock.py": "a one-shot event",
     "txpool/aio/threads.py": "a one-shot event",
-    "txpool/log/group.py": "a one-shot event",
-    "txpool/pool/waiter.py": "a one-shot event",
-    "txpool/tm/dropped.py": "a one-shot event",
+    "txpool/log/sqlite/group.py": "a one-shot event",
+    "txpool/pool/waiting.py": "a one-shot event",
+    "txpool/tm/completion/dropped.py": "a one-shot event",
     "txpool/resources/postgresql/session/forks.py": "psycopg's own: a connection whose lock is held is given up",
     "txpool/tm/background/timers.py": "a condition over a lock of these",
-    "recovery/scan/workers.py": "a condition over a lock of these",
+    "recovery/scan/datasources/workers.py": "a condition over a lock of these",
 }
 MODULES = ("threading", "_thread", "multiprocessing")
 NAMES = {"Lock", "RLock", "allocate_lock", "Condition", "Semaphore", "BoundedSemaphore"}

@@ -22,7 +22,7 @@ WHAT_IT_BECAME = {
     "opened it is asked only where no transaction is ambient, and tasks of its loop are refused there, too",
     "txpool/jobs/properties.py": "Spark's own properties of a thread: jobs are not started by tasks' calls",
     "txpool/locks.py": "the classes themselves",
-    "txpool/log/group.py": "a task waits by a signal of its call, and a thread writes for it",
+    "txpool/log/sqlite/group.py": "a task waits by a signal of its call, and a thread writes for it",
     "txpool/metrics/instruments.py": NEVER_OVER_A_WAIT,
     "txpool/pool/finalisers.py": NEVER_OVER_A_WAIT,
     "txpool/pool/listeners.py": "whether it is the pool's own thread, which runs no tasks",
@@ -30,11 +30,11 @@ WHAT_IT_BECAME = {
     "txpool/pool/opener.py": "whether it is the pool's own thread, which runs no tasks",
     "txpool/pool/report.py": "whether the holder is this thread, for a message",
     "txpool/pool/taking.py": "the holder, for messages: a task's is its thread",
-    "txpool/resources/jdbc/connection.py": "JDBC blocks in threads",
-    "txpool/resources/jdbc/jvm.py": "JDBC blocks in threads, and each is attached to the JVM",
+    "txpool/resources/jdbc/dbapi/connection.py": "JDBC blocks in threads",
+    "txpool/resources/jdbc/jvm/jvm.py": "JDBC blocks in threads, and each is attached to the JVM",
     "txpool/tm/background/resolver.py": "whether it is the resolver's own thread",
     "txpool/tm/background/timers.py": NEVER_OVER_A_WAIT,
-    "txpool/tm/dropped.py": "the name of its own thread",
+    "txpool/tm/completion/dropped.py": "the name of its own thread",
     "txpool/tm/manager.py": NEVER_OVER_A_WAIT,
     "txpool/tm/transaction.py": NEVER_OVER_A_WAIT,
     "txpool/waits/watcher.py": "whether it is its own thread",
@@ -48,4 +48,4 @@ def test_all_that_belongs_to_a_thread_is_listed() -> None:
         if _OF_A_THREAD.search(path.read_text(encoding="utf-8"))
     }
     assert found - set(WHAT_IT_BECAME) == set()
-    assert set(WHAT_IT_BECAME) - found <= {"txpool/locks.py", "txpool/log/group.py"}
+    assert set(WHAT_IT_BECAME) - found <= {"txpool/locks.py", "txpool/log/sqlite/group.py"}

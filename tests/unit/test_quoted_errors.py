@@ -33,9 +33,9 @@ PLAIN = {
     "txpool/demo/scenarios.py: Exception": "the type stands before it",
     "txpool/log/decisions.py: ValueError": "our own sentence about a damaged record",
     "txpool/resources/base.py: (TypeError, ValueError)": "our own sentence about a damaged record",
-    "txpool/resources/jdbc/jvm.py: (RuntimeError, OSError)": "the virtual machine's own words",
+    "txpool/resources/jdbc/jvm/jvm.py: (RuntimeError, OSError)": "the virtual machine's own words",
     "txpool/resources/mysql/pymysql/reading.py: OSError": "PyMySQL's own text",
-    "txpool/resources/sessions.py: driver.module.Error": "it stays the driver's error",
+    "txpool/resources/driver/sessions.py: driver.module.Error": "it stays the driver's error",
 }
 
 

@@ -31,7 +31,7 @@ from txpool.findings.finding import (
 )
 from txpool.resource_managers import find_resource_manager
 from txpool.resources.deadlines import step_until
-from txpool.resources.drivers import not_installed
+from txpool.resources.driver.making import not_installed
 
 __all__ = ["CheckReport", "Finding", "Section", "Severity", "check"]
 

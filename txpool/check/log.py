@@ -11,8 +11,8 @@ from txpool.errors import LogError
 from txpool.findings import storage
 from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
 from txpool.log import IncarnationState, folder_of, open_log
-from txpool.log.owner import is_there
-from txpool.log.server import is_log_url, log_server
+from txpool.log.sql.server import is_log_url, log_server
+from txpool.log.sqlite.owner import is_there
 
 _INIT = "run `txpool-recovery init` once"
 _EMPTY_LOG = "with an empty log, branches roll back that others of their transaction have committed"

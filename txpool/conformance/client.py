@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from txpool.conformance.case import Violation, require
+from txpool.conformance.cases.case import Violation, require
 from txpool.resources.base import BranchOutcome, BranchRecord, MarkedBranch, OpenBranch, PrepareVote
-from txpool.tm import dropped
 from txpool.tm.ambient import ambient_variable
-from txpool.tm.status import Status
+from txpool.tm.completion import dropped
+from txpool.tm.completion.status import Status
 from txpool.tm.transaction import Transaction
 from txpool.xid import Xid, make_xid
 

@@ -8,8 +8,8 @@ from functools import partial
 
 from txpool.config.secrets import redact
 from txpool.config.settings import DataSourceSettings
-from txpool.conformance import local, marked, prepared, protocol
-from txpool.conformance.case import Case, CaseResult, NotGiven, NotRun, Verdict, Violation
+from txpool.conformance.cases import local, marked, prepared, protocol
+from txpool.conformance.cases.case import Case, CaseResult, NotGiven, NotRun, Verdict, Violation
 from txpool.conformance.server import KillableServer
 from txpool.conformance.subject import Subject, Unreachable
 

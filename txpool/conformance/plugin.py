@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 from txpool.config.settings import DataSourceSettings
-from txpool.conformance.case import Case, Verdict
+from txpool.conformance.cases.case import Case, Verdict
 from txpool.conformance.kit import CASES, run_cases
 from txpool.conformance.server import KillableServer
 from txpool.datasource import DataSource

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from txpool.conformance.case import Verdict
+from txpool.conformance.cases.case import Verdict
 from txpool.conformance.kit import CASES, Conformance
 
 _STYLES = {Verdict.PASSED: "green", Verdict.FAILED: "bold red", Verdict.SKIPPED: "yellow", Verdict.INAPPLICABLE: "dim"}

@@ -12,16 +12,16 @@ from time import monotonic, sleep
 from typing import Any
 
 from txpool.config.settings import DataSourceSettings
-from txpool.conformance.case import Errands, NotGiven, NotRun, require
+from txpool.conformance.cases.case import Errands, NotGiven, NotRun, require
 from txpool.conformance.client import Client
 from txpool.conformance.server import KillableServer
 from txpool.conformance.workload import TableWork, Workload
 from txpool.datasource import DataSource, open_settings
 from txpool.errors import described
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
+from txpool.resources.marked.xids import Xids
 from txpool.resources.parts import NO_SPARK
 from txpool.resources.recovery_access import BranchRecovery, MarkedRow, XidsTable, optional
-from txpool.resources.xids import Xids
 from txpool.tm.transaction import Transaction
 from txpool.xid import PREFIX, Xid, make_gtrid, make_xid, new_incarnation
 

@@ -12,7 +12,7 @@ from txpool.errors import InterfaceError, translated
 from txpool.locks import Lock
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 _LOCK_WAIT = 5.0  # seconds that the kit's own statements wait at most
 

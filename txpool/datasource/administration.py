@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from txpool.pool.listeners import PoolListener
     from txpool.pool.numbers.statistics import PoolStatistics
     from txpool.pool.pool import Pool
-    from txpool.resources.driver import Driver
+    from txpool.resources.driver.driver import Driver
 
 #: How `flush` treats the connections that are taken.
 FlushMode = Literal["all", "idle", "graceful"]

@@ -26,18 +26,18 @@ from txpool.pool.pooled import Pooled
 from txpool.process.finishing import LIMIT, finish
 from txpool.resource_managers import find_resource_manager
 from txpool.resources.base import PREPARED, MarkedBranch, OpenBranch, PrepareLocation, Role
-from txpool.resources.branch_rows import BranchRows
-from txpool.resources.cleanup import CleanupQueue
 from txpool.resources.database import Database
 from txpool.resources.deadlines import Deadlines
-from txpool.resources.driver import BeginsWithStatement
-from txpool.resources.drivers import make_driver
-from txpool.resources.local import LocalBranch
+from txpool.resources.driver.driver import BeginsWithStatement
+from txpool.resources.driver.local import LocalBranch
+from txpool.resources.driver.making import make_driver
+from txpool.resources.driver.sessions import sessions_of
 from txpool.resources.manager import ResourceManager
-from txpool.resources.marked import MarkedTransaction
+from txpool.resources.marked.branch import MarkedTransaction
+from txpool.resources.marked.branch_rows import BranchRows
+from txpool.resources.marked.cleanup import CleanupQueue
+from txpool.resources.marked.xids import Xids
 from txpool.resources.recovery_access import XidsTable
-from txpool.resources.sessions import sessions_of
-from txpool.resources.xids import Xids
 from txpool.tm.ambient import ambient, live
 from txpool.tm.rules.required import Required, handle_modules
 

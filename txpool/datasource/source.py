@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import Any
 from weakref import WeakValueDictionary
 
-from txpool.characteristics import Characteristics
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import registry
 from txpool.errors import ConfigurationError
@@ -14,10 +13,11 @@ from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.resource_managers import find_resource_manager
 from txpool.resources.base import Branch, BranchRecord, Role
-from txpool.resources.branch_rows import BranchRows
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.manager import BegunBy, PhaseTwo
+from txpool.resources.marked.branch_rows import BranchRows
 from txpool.resources.recovery_access import BranchRecovery, StagingArea, XidsTable
+from txpool.sql.characteristics import Characteristics
 from txpool.tm.ambient import ambient
 from txpool.tm.enlistment import Part
 

@@ -26,8 +26,8 @@ class PEP249Connection(TwoPhaseHandle):
 
     Enlisted, it may be used by several threads, which are serialised; plain, as its driver allows. Its errors are
     instances of the driver's classes and of ours. Attributes beyond PEP 249 are the driver's own, without a
-    `__getattr__`: see `txpool.dbapi.forwarding`. `pooled`, `enlistment`, `handle_state`, `required` and the methods
-    below "for cursors" are for this package.
+    `__getattr__`: see `txpool.dbapi.driver_attributes`. `pooled`, `enlistment`, `handle_state`, `required` and the
+    methods below "for cursors" are for this package.
     """
 
     __slots__ = ()

@@ -8,14 +8,14 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from txpool.dbapi.overrides import CursorAttribute
+from txpool.dbapi.driver_attributes import CursorAttribute
 from txpool.errors import InterfaceError, translate
 from txpool.tm.ambient import ambient
 
 if TYPE_CHECKING:
     from txpool.dbapi.connection import PEP249Connection
     from txpool.dbapi.enlistment import Enlistment
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 
 #: In the place of a statement that was given by the name that its driver has for it.
@@ -25,7 +25,7 @@ BY_NAME: Final[Any] = object()
 class PEP249Cursor:
     """A PEP 249 cursor. It keeps its connection alive; what PEP 249 leaves to the driver is the driver's own.
 
-    It has no `__getattr__`: see `txpool.dbapi.forwarding`.
+    It has no `__getattr__`: see `txpool.dbapi.driver_attributes`.
     """
 
     __slots__ = ("__weakref__", "_arguments", "_connection", "_holder", "_use", "raw")

@@ -8,10 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
-from txpool.characteristics import UNSPECIFIED
+from txpool.dbapi.driver_attributes import SessionOverrides
 from txpool.dbapi.managed_commit import Savepoints
 from txpool.dbapi.open_results import OpenResults, close_open
-from txpool.dbapi.overrides import SessionOverrides
 from txpool.dbapi.refusals import (
     not_ambient_here,
     of_another_transaction,
@@ -22,14 +21,15 @@ from txpool.errors import described
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.pool import Pooled
+from txpool.sql.characteristics import UNSPECIFIED
 from txpool.tm.ambient import ambient
+from txpool.tm.completion.status import ACTIVE, UNDER_WAY, Status
 from txpool.tm.enlistment import Part
-from txpool.tm.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.datasource import DataSource
     from txpool.resources.base import MarkedBranch, OpenBranch
+    from txpool.sql.characteristics import Characteristics
     from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")

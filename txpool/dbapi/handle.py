@@ -17,18 +17,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from txpool.dbapi.overrides import HandleState, SessionOverrides
+from txpool.dbapi.driver_attributes import HandleState, SessionOverrides
 from txpool.dbapi.refusals import cannot_join, mode_refused
 from txpool.errors import Error, InterfaceError, translate, translated
 from txpool.pool import Pooled
-from txpool.tm import dropped
 from txpool.tm.ambient import ambient as ambient_transaction
 from txpool.tm.ambient import live
+from txpool.tm.completion import dropped
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
     from txpool.tm.transaction import Transaction
 
 

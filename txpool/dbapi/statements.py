@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from txpool.dbapi.driver_attributes import NO_ATTRIBUTES, SessionOverrides
 from txpool.dbapi.managed_commit import Savepoints
-from txpool.dbapi.overrides import NO_ATTRIBUTES, SessionOverrides
 from txpool.dbapi.refusals import (
     ended_by_sql,
     fixed_by_transaction,
@@ -18,14 +18,14 @@ from txpool.dbapi.refusals import (
 from txpool.errors import Error, translate, translated
 from txpool.locks import RLock
 from txpool.pool import Pooled
-from txpool.tm.status import ACTIVE
+from txpool.tm.completion.status import ACTIVE
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.dbapi.handle import Handle
     from txpool.resources.base import MarkedBranch, OpenBranch
-    from txpool.resources.driver import Driver
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.driver import Driver
+    from txpool.resources.driver.raw import RawConnection
     from txpool.tm.transaction import Transaction
 
 

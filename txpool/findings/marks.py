@@ -15,7 +15,7 @@ IS_MARK = f"xid like '{PREFIX}:_%:_%:_%'"
 CREATE = "name the datasource in recovery.properties and run `txpool-recovery init`, which creates it"
 
 
-#: What a table of marks holds, and what one of branches' rows does: see `txpool.resources.branch_rows`.
+#: What a table of marks holds, and what one of branches' rows does: see `txpool.resources.marked.branch_rows`.
 DECISIONS = "it holds the decision of each transaction"
 EVIDENCE = "xa.evidence = row: it shows how a branch has ended that is gone"
 

@@ -1,8 +1,7 @@
 """The decision log: the durable record of which transactions commit, and the registry of incarnations.
 
-`base` has the protocol, `sqlite`, `sql` and `memory` its stores. `folder`, `group`, `wal`, `owner` and `registry` are
-of the sqlite store; `server`, `statements`, `sessions` and `lease` of the sql store. What a sql store says to its
-database is in that database's folder, `txpool/resources/*/log`.
+`base` has the protocol, `sqlite`, `sql` and `memory` its stores. What a sql store says to its database is in that
+database's folder, `txpool/resources/*/log`.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from pathlib import Path
 from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError, Error, LogError
 from txpool.log.base import Decision, DecisionLog, Heuristic, IncarnationState, SideRecord
-from txpool.log.folder import LogFolder
 from txpool.log.memory import MemoryDisk, MemoryLog
-from txpool.log.server import LogServer, is_log_url, log_server
-from txpool.log.sql import SqlLog
-from txpool.log.sqlite import SqliteLog
+from txpool.log.sql.server import LogServer, is_log_url, log_server
+from txpool.log.sql.store import SqlLog
+from txpool.log.sqlite.folder import LogFolder
+from txpool.log.sqlite.store import SqliteLog
 from txpool.resources.base import Refused, Resolution
 
 __all__ = [

@@ -8,7 +8,7 @@
   side record of an incarnation consists of the number alone.
 - A gtrid begins with its number, and so does every branch, marked row, pointer and staging table: see `txpool.xid`.
   Those of another number belong to another version, and are left alone without an error.
-- A table of marks has its number in the row of its identity: see `txpool.resources.xids`.
+- A table of marks has its number in the row of its identity: see `txpool.resources.marked.xids`.
 - The lock files of incarnations, and the reserve, have no format.
 """
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, astuple
 from typing import Any, Final
 
 from txpool.log.base import SideRecord
-from txpool.log.group import GroupCommit
-from txpool.log.sessions import Sessions
-from txpool.log.statements import Script, Statements
+from txpool.log.sql.sessions import Sessions
+from txpool.log.sql.statements import Script, Statements
+from txpool.log.sqlite.group import GroupCommit
 
 _SELECT_RECORDS: Final[Script] = (
     "SELECT kind, name, text, made FROM txpool_memos WHERE kind = %(kind)s ORDER BY made, name",

@@ -8,11 +8,11 @@ from typing import Generic
 
 from txpool import loops
 from txpool.errors import described
-from txpool.pool.budget import CheckResult, TakeBudget
 from txpool.pool.opener import Opener
 from txpool.pool.pooled import C, Connector, Pooled
 from txpool.pool.report import without_frames
 from txpool.pool.state import PoolState
+from txpool.pool.waiting import CheckResult, TakeBudget
 
 log = logging.getLogger("txpool.pool")
 

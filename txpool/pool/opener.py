@@ -10,11 +10,11 @@ from typing import Generic
 from txpool.errors import OperationalError, PoolClosed, PoolTimeout, described
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import CREATE_SECONDS
-from txpool.pool.budget import TakeBudget
 from txpool.pool.listeners import MaintenanceThread
 from txpool.pool.pooled import C, Pooled
 from txpool.pool.report import timeout_message
 from txpool.pool.state import PoolState
+from txpool.pool.waiting import TakeBudget
 
 _observe = HISTOGRAMS[CREATE_SECONDS].observe
 

@@ -12,8 +12,8 @@ from types import CodeType
 from typing import TypeVar
 
 from txpool.errors import chain
-from txpool.pool.budget import TakeBudget
 from txpool.pool.pooled import C, Pooled
+from txpool.pool.waiting import TakeBudget
 
 E = TypeVar("E", bound=BaseException)
 

@@ -30,7 +30,7 @@ from txpool.pool.finalisers import DefersSteps
 from txpool.pool.listeners import Listeners
 from txpool.pool.numbers.statistics import Counters
 from txpool.pool.pooled import C, Connector, Member, Pooled
-from txpool.pool.waiter import Waiter
+from txpool.pool.waiting import Waiter
 
 _waited = HISTOGRAMS[WAIT_SECONDS].observe
 

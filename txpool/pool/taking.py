@@ -11,14 +11,13 @@ from typing import Generic
 from txpool.errors import ProgrammingError
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import USE_SECONDS
-from txpool.pool.budget import TakeBudget
 from txpool.pool.checker import Checker
 from txpool.pool.listeners import Listeners
 from txpool.pool.opener import Opener
 from txpool.pool.pooled import C, Connector, Holder, Pooled
 from txpool.pool.report import stack_of_caller
 from txpool.pool.state import PoolState
-from txpool.pool.waiter import Waiter
+from txpool.pool.waiting import TakeBudget, Waiter
 
 _held = HISTOGRAMS[USE_SECONDS].observe
 

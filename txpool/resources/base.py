@@ -56,7 +56,7 @@ class BranchOutcome(Enum):
     #: ended as decided.
     ABSENT = "absent"
     #: To a COMMIT only: the branch is not prepared any more, and the row that it has written before its PREPARE is not
-    #: there (`txpool.resources.branch_rows`). So it has rolled back, unless its decision was forgotten since.
+    #: there (`txpool.resources.marked.branch_rows`). So it has rolled back, unless its decision was forgotten since.
     NO_ROW = "no row"
     #: The branch is not prepared any more, nothing shows how it ended, and the server is not provably the one that
     #: prepared it: it has failed over, or was restored, or did not tell who it is. To everybody that is a hazard.

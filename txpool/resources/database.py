@@ -7,8 +7,9 @@ What to write depends on the modes that it offers:
     cmr               a driver whose `marks` is a `Marks`
     last-resource, local    nothing more
 
-The protocols are in `txpool.resources.base`, `driver`, `dialect` and `marks`. `LocalTransaction`, of
-`txpool.resources.local`, is the base of a branch. PostgreSQL and SQLite are written so, each in a folder of its own.
+The protocols are in `txpool.resources.base` and, for a driver, in `txpool.resources.driver`: `driver`, `dialect` and
+`marks`. `LocalTransaction`, of `local` there, is the base of a branch. PostgreSQL and SQLite are written so, each in a
+folder of its own.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from txpool.characteristics import UNSPECIFIED
 from txpool.errors import translated
 from txpool.resources.manager import BegunBy, PhaseTwo, ResourceManager
+from txpool.sql.characteristics import UNSPECIFIED
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import PEP249Connection
     from txpool.resources.base import MarkedBranch, OpenBranch
     from txpool.resources.deadlines import Deadlines
-    from txpool.resources.driver import Driver
+    from txpool.resources.driver.driver import Driver
+    from txpool.sql.characteristics import Characteristics
     from txpool.sql.dialects import SqlDialect
 
 

@@ -22,7 +22,6 @@ from txpool.errors import NotSupportedError
 from txpool.resources.blocking import OneByOne
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.findings.finding import Finding
     from txpool.resources.base import Branch, BranchRecord
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from txpool.resources.parts import DsnPart, LogPart, SparkPart, SQLAlchemyPart
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery, StagingArea
+    from txpool.sql.characteristics import Characteristics
 
 
 class BegunBy(Protocol):
@@ -73,7 +73,7 @@ class ResourceManager(ABC):
     #: Whether its driver waits in a task's event loop. Else its statements, and the ends of transactions that it takes
     #: part in, block in threads.
     waits_in_loop: bool = False
-    #: Whether its branches can write rows as evidence: `txpool.resources.branch_rows`.
+    #: Whether its branches can write rows as evidence: `txpool.resources.marked.branch_rows`.
     writes_rows: bool = False
     #: Whether its branches are named before their first work, as XA does it, and not at PREPARE. Then `name` is
     #: called when the branch is made, and again with the name that PREPARE would give it: the first one stays.

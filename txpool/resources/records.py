@@ -19,7 +19,7 @@ from txpool.errors import NotSupportedError
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
-    from txpool.resources.raw import SqlCursor
+    from txpool.resources.driver.raw import SqlCursor
 
 _INSERT = "insert into {table} as it (transaction_id, target, gtrid, mode, plan, batch) values (?, ?, ?, ?, ?, ?) "
 _CLAIM = _INSERT + "on conflict do nothing"

@@ -20,7 +20,7 @@ from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.config.url import UrlError, parse, path_scheme
 from txpool.errors import ConfigurationError
 from txpool.resource_managers import find_resource_manager, known, of_url
-from txpool.resources.jdbc.source import KNOWN_CLASSES
+from txpool.resources.jdbc.jvm.source import KNOWN_CLASSES
 
 if TYPE_CHECKING:
     from txpool.resources.manager import ResourceManager

@@ -9,9 +9,9 @@ from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.log import adopt_log, create_log, open_log
 from txpool.resources.base import Role
-from txpool.resources.branch_rows import BranchRows
-from txpool.resources.drivers import make_driver
-from txpool.resources.xids import Xids
+from txpool.resources.driver.making import make_driver
+from txpool.resources.marked.branch_rows import BranchRows
+from txpool.resources.marked.xids import Xids
 
 
 @dataclass(frozen=True, slots=True)

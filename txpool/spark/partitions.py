@@ -15,8 +15,7 @@ from txpool.errors import ProgrammingError
 from txpool.idempotency.once import RecordIn
 from txpool.resources.base import Role
 from txpool.spark.commit.attempts import require_done
-from txpool.spark.commit.earlier_runs import settle_earlier_runs
-from txpool.spark.commit.locations import note_locations
+from txpool.spark.commit.before_job import note_locations, settle_earlier_runs
 from txpool.spark.commit.session import context_of, warn_of_risks
 from txpool.spark.commit.slots import reserve
 from txpool.spark.commit.status import TaggedJob

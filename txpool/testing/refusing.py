@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from txpool.log.base import DecisionLog
-from txpool.resources.base import Refused
-from txpool.resources.resource import Resource, Work
+from txpool.resource import Refused, Resource, Work
 from txpool.tm.observers import observe
 from txpool.tm.transaction import Transaction
 

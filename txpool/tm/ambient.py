@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
-from txpool.tm import dropped
+from txpool.tm.completion import dropped
+from txpool.tm.completion.status import OPEN
 from txpool.tm.rules.extent import GONE, enters_again, is_over
-from txpool.tm.status import OPEN
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction

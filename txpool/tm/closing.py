@@ -14,9 +14,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from txpool.process.finishing import LIMIT, PendingWork, finish, ready
-from txpool.resources import cleanup
-from txpool.tm import dropped
+from txpool.resources.marked import cleanup
 from txpool.tm.ambient import current
+from txpool.tm.completion import dropped
 
 if TYPE_CHECKING:
     from txpool.tm.manager import TransactionManager

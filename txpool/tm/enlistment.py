@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import ref
 
-from txpool.tm.status import ACTIVE, UNDER_WAY, Status
+from txpool.tm.completion.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.resources.base import Role
+    from txpool.sql.characteristics import Characteristics
     from txpool.tm.transaction import Transaction
 
 E_co = TypeVar("E_co", bound="Part", covariant=True)

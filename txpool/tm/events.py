@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from txpool.tm.status import Status
-from txpool.tm.synchronizations import Synchronizations
+from txpool.tm.completion.status import Status
+from txpool.tm.completion.synchronizations import Synchronizations
 
 
 class _Observer:

@@ -14,7 +14,6 @@ from typing import Any
 from weakref import ref
 
 from txpool import loops, tracing
-from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import ConfigurationError
 from txpool.locks import Lock, RLock
@@ -24,11 +23,13 @@ from txpool.metrics import Sample, add_source
 from txpool.metrics.catalogue import UNSETTLED
 from txpool.process.finishing import PendingWork
 from txpool.resources.deadlines import Deadlines
-from txpool.tm import closing, dropped
+from txpool.sql.characteristics import UNSPECIFIED, Characteristics
+from txpool.tm import closing
 from txpool.tm.ambient import current
 from txpool.tm.background.resolver import Resolver
 from txpool.tm.background.timers import Timers
 from txpool.tm.commit.coordinator import Coordinator
+from txpool.tm.completion import dropped
 from txpool.tm.transaction import Transaction
 from txpool.xid import make_gtrid, new_incarnation
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from txpool.errors import ProgrammingError
 from txpool.resources.base import PREPARED
-from txpool.resources.resource import NAME, Resource, Work
-from txpool.resources.resource_branch import ResourceBranch, begin_work
+from txpool.resources.own.branch import ResourceBranch, begin_work
+from txpool.resources.own.resource import NAME, Resource, Work
 from txpool.tm.enlistment import Part
 from txpool.tm.rules.enlistment import WRITE_A_LOG
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.resources.manager import BegunBy
+    from txpool.sql.characteristics import Characteristics
     from txpool.tm.transaction import Transaction
 
 

@@ -11,16 +11,16 @@ from itertools import filterfalse
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.errors import ProgrammingError
 from txpool.resources.base import BranchRecord, LocationKey, OpenBranch, PrepareLocation, PrepareVote, Role
-from txpool.tm import dropped
+from txpool.sql.characteristics import UNSPECIFIED, Characteristics
 from txpool.tm.background import statistics
 from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.commit.phase import Phase
 from txpool.tm.commit.readers import Readers, checks_of
-from txpool.tm.status import Status
-from txpool.tm.synchronizations import call_logging_errors
+from txpool.tm.completion import dropped
+from txpool.tm.completion.status import Status
+from txpool.tm.completion.synchronizations import call_logging_errors
 from txpool.tm.transaction import Transaction
 from txpool.xid import TaskName, Xid, make_xid
 

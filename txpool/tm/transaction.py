@@ -14,25 +14,26 @@ from contextlib import contextmanager
 from contextvars import Token
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txpool.characteristics import UNSPECIFIED
 from txpool.locks import RLock
 from txpool.log.base import DecisionLog
 from txpool.resources.base import PREPARED, Branch
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.tm import dropped, own
+from txpool.sql.characteristics import UNSPECIFIED
+from txpool.tm import own
 from txpool.tm.ambient import left_behind
 from txpool.tm.background import statistics
 from txpool.tm.commit.annotations import checked_note
 from txpool.tm.commit.coordinator import Coordinator
-from txpool.tm.completion import Completion
+from txpool.tm.completion import dropped
+from txpool.tm.completion.completion import Completion
+from txpool.tm.completion.status import ACTIVE, OPEN, Status
+from txpool.tm.completion.synchronizations import Synchronizations
 from txpool.tm.events import Events
 from txpool.tm.rules.enlistment import require_adoptable, require_atomic, require_begins_as, require_same
-from txpool.tm.status import ACTIVE, OPEN, Status
-from txpool.tm.synchronizations import Synchronizations
 from txpool.xid import Xid, make_xid
 
 if TYPE_CHECKING:
-    from txpool.resources.resource import Resource
+    from txpool.resources.own.resource import Resource
     from txpool.tm.enlistment import Part, TakesPart
     from txpool.tm.rules.extent import Extent
     from txpool.tracing import Trace

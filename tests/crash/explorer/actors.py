@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Any
 
 from recovery.manager import RecoveryManager
-from recovery.scan.asking import AskedInTurn
-from recovery.scan.expiry import Entry, Expiry, Kind
-from recovery.scan.modules import DecidedModule, MarkedModule, OrphanModule
-from recovery.scan.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
+from recovery.scan.datasources.asking import AskedInTurn
+from recovery.scan.modules.expiry import Entry, Expiry, Kind
+from recovery.scan.modules.orphans import IncarnationFilter, NodeFilter, TransactionLogFilter
+from recovery.scan.modules.transactions import DecidedModule, MarkedModule, OrphanModule
 from recovery.scan.report import RepeatFilter, ScanRecorder
 from tests.crash.explorer.model import GTRID, LEDGER, RIGHT, Command, ExternalState, LogState, Reply
 from tests.crash.explorer.parts import ExploredBranch, ExploredLast, ExploredMarked

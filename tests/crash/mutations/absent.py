@@ -10,7 +10,7 @@ from tests.crash.mutating import Edit, Mutation
 _COORDINATOR = "txpool.tm.commit.coordinator:Coordinator."
 _PASS = "recovery.scan.recovery_pass:RecoveryPass."
 _COMMAND = "txpool.resources.branches.phase_two:PhaseTwoCommand."
-_POSTGRESQL = "txpool.resources.postgresql.phase_two:PostgreSQLPhaseTwo."
+_POSTGRESQL = "txpool.resources.postgresql.branches.phase_two:PostgreSQLPhaseTwo."
 _ROWS = "tests/integration/recovery/test_branch_rows.py::"
 _TESTS = "tests/integration/resources/postgresql/test_absent.py::"
 
@@ -97,7 +97,13 @@ MUTATIONS = (
         "34k",
         "a branch forgets that its COMMIT was begun before an interrupt",
         test=_TESTS + "test_34_after_an_interrupt_the_command_may_have_been_sent_before",
-        real=(Edit("txpool.resources.postgresql.branch:PostgreSQLBranch._finish", "again=self._again", "again=False"),),
+        real=(
+            Edit(
+                "txpool.resources.postgresql.branches.branch:PostgreSQLBranch._finish",
+                "again=self._again",
+                "again=False",
+            ),
+        ),
     ),
     Mutation(
         "34l",
@@ -133,13 +139,15 @@ MUTATIONS = (
         "34t",
         "a row is deleted while the log may still have its decision",
         test=_ROWS + "test_a_row_is_deleted_after_its_decision_and_not_before",
-        real=(Edit("txpool.resources.branch_rows:BranchRows.delete", "        purge(these)\n", "        pass\n"),),
+        real=(
+            Edit("txpool.resources.marked.branch_rows:BranchRows.delete", "        purge(these)\n", "        pass\n"),
+        ),
     ),
     Mutation(
         "34u",
         "recovery deletes the rows of living processes",
         test=_ROWS + "test_each_branch_has_a_row_until_its_decision_is_forgotten",
-        real=(Edit("recovery.scan.branch_rows:_is_needless", " and snapshot.is_left_to_recovery(gtrid)", ""),),
+        real=(Edit("recovery.scan.modules.branch_rows:_is_needless", " and snapshot.is_left_to_recovery(gtrid)", ""),),
     ),
     Mutation(
         "34v",
@@ -147,7 +155,7 @@ MUTATIONS = (
         test=_ROWS + "test_without_the_table_nothing_is_prepared",
         real=(
             Edit(
-                "txpool.resources.mysql.branch:MySQLBranch.await_prepare",
+                "txpool.resources.mysql.branches.branch:MySQLBranch.await_prepare",
                 "if row and row[0].error is not None:",
                 "if False:",
             ),

@@ -39,7 +39,11 @@ MUTATIONS = (
     Mutation(
         "31 absence",
         "a branch whose owner is gone is taken for ours",
-        (Edit("recovery.scan.datasources:ListedBranch.prepared_by", "self.roles is None", "not self.roles"),),
+        (
+            Edit(
+                "recovery.scan.datasources.datasources:ListedBranch.prepared_by", "self.roles is None", "not self.roles"
+            ),
+        ),
         scenario=replace(FORGED, name="two, forged, nobody's", ownerless=True, fates=0),
         found="stays prepared",
         test=_UNIT + "test_31_it_counts_by_the_noted_role_and_by_the_configured_one_where_there_were_no_notes",
@@ -51,7 +55,7 @@ MUTATIONS = (
         "test_the_server_tells_who_may_have_prepared_it_and_whose_role_is_gone_is_nobodys",
         real=(
             Edit(
-                "txpool.resources.postgresql.branch_recovery:branches_of",
+                "txpool.resources.postgresql.branches.recovery:branches_of",
                 "None if own else",
                 "None if own or not roles else",
             ),
@@ -86,7 +90,13 @@ MUTATIONS = (
     Mutation(
         "31 identity",
         "a stranger's branch in another database keeps the row whose names it has taken",
-        (Edit("recovery.scan.modules:_has_ended", "same_identity(named[branch.xid], branch.identity)", "True"),),
+        (
+            Edit(
+                "recovery.scan.modules.transactions:_has_ended",
+                "same_identity(named[branch.xid], branch.identity)",
+                "True",
+            ),
+        ),
         scenario=FORGED_TWO,
         found="stays behind",
     ),

@@ -91,7 +91,7 @@ MUTATIONS = (
         (Edit("txpool.log.memory:MemoryLog._require_undecided", "is IncarnationState.FENCED", "is None"),),
         scenario=TWO,
         test="tests/unit/log/test_store.py::test_11_a_decision_is_refused_when_its_incarnation_was_fenced_by_another[sqlite]",
-        real=(Edit("txpool.log.sqlite:_RECORD", " AND fenced = 0", ""),),
+        real=(Edit("txpool.log.sqlite.store:_RECORD", " AND fenced = 0", ""),),
     ),
     Mutation(
         "12",
@@ -178,7 +178,7 @@ MUTATIONS = (
         "test_the_row_has_the_evidence_of_the_votes_though_it_was_written_before_them[postgresql]",
         real=(
             Edit(
-                "txpool.resources.marked:MarkedTransaction.record",
+                "txpool.resources.marked.branch:MarkedTransaction.record",
                 "self._xids.commit(self._raw, self._row, branches)",
                 "self._dialect.commit(self._raw)",
             ),
@@ -252,7 +252,7 @@ MUTATIONS = (
         flaw="no sync",
         scenario=_DISK,
         test="tests/unit/log/test_sqlite.py::test_the_log_is_durable_with_each_commit",
-        real=(Edit("txpool.log.folder:_make_durable", "synchronous = FULL", "synchronous = OFF"),),
+        real=(Edit("txpool.log.sqlite.folder:_make_durable", "synchronous = FULL", "synchronous = OFF"),),
     ),
     Mutation(
         "interrupt",
@@ -273,7 +273,7 @@ MUTATIONS = (
         test="tests/crash/test_hanging.py::test_the_timeout_never_cancels_what_decides",
         real=(
             Edit(
-                "txpool.tm.completion:Completion._begin_decision",
+                "txpool.tm.completion.completion:Completion._begin_decision",
                 "self._deciding = True",
                 "pass",
             ),
@@ -293,12 +293,12 @@ MUTATIONS = (
         test="tests/integration/resources/postgresql/test_two_phases.py::test_failed_transaction_votes_no_where_psycopg_says_yes",
         real=(
             Edit(
-                "txpool.resources.postgresql.branch:PostgreSQLBranch.start_prepare",
+                "txpool.resources.postgresql.branches.branch:PostgreSQLBranch.start_prepare",
                 "raw.pgconn.transaction_status != INTRANS",
                 "False",
             ),
             Edit(
-                "txpool.resources.postgresql.branch:PostgreSQLBranch.await_prepare",
+                "txpool.resources.postgresql.branches.branch:PostgreSQLBranch.await_prepare",
                 '== b"PREPARE TRANSACTION"',
                 'in (b"PREPARE TRANSACTION", b"ROLLBACK")',
             ),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.crash.mutating import Edit, Mutation
 
-_BRANCH = "txpool.resources.mysql.branch:MySQLBranch."
+_BRANCH = "txpool.resources.mysql.branches.branch:MySQLBranch."
 _NAMED = "txpool.resources.branches.branch:BranchNamedAtStart."
 _COMMAND = "txpool.resources.branches.phase_two:PhaseTwoCommand."
-_PHASE_TWO = "txpool.resources.mysql.phase_two:MySQLPhaseTwo."
-_MARKS = "txpool.resources.mysql.marks:"
+_PHASE_TWO = "txpool.resources.mysql.branches.phase_two:MySQLPhaseTwo."
+_MARKS = "txpool.resources.mysql.tables.marks:"
 _DRIVER = "txpool.resources.mysql.driver:MySQLDriver."
 _PYMYSQL = "txpool.resources.mysql.pymysql.connection:PyMySQLRawConnection."
 _FOLDER = "tests/integration/resources/mysql/"
@@ -34,7 +34,9 @@ MUTATIONS = (
         test=_ONE + "test_where_the_server_refuses_to_begin_nothing_stays[pymysql-mariadb-create]",
         real=(
             Edit(
-                "txpool.resources.mysql.session:commits_nothing", "_first_word(text_of(sql)) in _CHANGES_ROWS", "True"
+                "txpool.resources.mysql.session.statement_text:commits_nothing",
+                "_first_word(text_of(sql)) in _CHANGES_ROWS",
+                "True",
             ),
         ),
     ),

@@ -8,7 +8,7 @@ from tests.crash.explorer.scenarios import BY_HAND_BESIDE, LAST, OVERDUE, OVERDU
 from tests.crash.mutating import Edit, Mutation
 
 _COORDINATOR = "txpool.tm.commit.coordinator:Coordinator"
-_OVERDUE = "recovery.scan.overdue:OverdueModule"
+_OVERDUE = "recovery.scan.modules.overdue:OverdueModule"
 _TAKES_THE_KEY = "resolution = this_pass.log.abort(gtrid)"
 _TIMEOUTS = "tests/unit/tm/test_timeout_notes.py"
 

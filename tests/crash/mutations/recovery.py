@@ -9,8 +9,8 @@ from tests.crash.mutating import Edit, Mutation
 
 _GATHER = "recovery.scan.reading:take_snapshot"
 _MANY = "tests/integration/recovery/test_many_branches.py"
-_MARKED_END = "recovery.scan.modules:finish_branches"
-_TOMBSTONE = "recovery.scan.modules:tombstone"
+_MARKED_END = "recovery.scan.modules.transactions:finish_branches"
+_TOMBSTONE = "recovery.scan.modules.transactions:tombstone"
 
 _ASKED = "return table.tombstone(gtrid, identity)"
 
@@ -62,8 +62,8 @@ MUTATIONS = (
         scenario=TWO,
         test="tests/unit/recovery/scan/test_workers.py::test_37_a_listing_that_comes_after_the_barrier_is_discarded",
         real=(
-            Edit("recovery.scan.workers:_Worker.wait", "call.until + _GRACE - monotonic()", "3600.0"),
-            Edit("recovery.scan.asking:AskedByWorkers.start", "if name in self._silent:", "if False:"),
+            Edit("recovery.scan.datasources.workers:_Worker.wait", "call.until + _GRACE - monotonic()", "3600.0"),
+            Edit("recovery.scan.datasources.asking:AskedByWorkers.start", "if name in self._silent:", "if False:"),
         ),
     ),
     Mutation("6", "absent is believed without a later listing (MariaDB)", flaw="believed", scenario=_HELD),
@@ -72,7 +72,7 @@ MUTATIONS = (
         "a marked row goes with a listing that was taken before the answers",
         (
             Edit(
-                "recovery.scan.modules:delete_finished",
+                "recovery.scan.modules.transactions:delete_finished",
                 "this_pass.datasources.listings()",
                 "this_pass.snapshot.listings, this_pass.snapshot.unanswered",
             ),
@@ -113,7 +113,7 @@ MUTATIONS = (
         test="tests/integration/resources/marked/test_tombstone.py::test_tombstone_meets_the_row_and_makes_it_durable",
         real=(
             Edit(
-                "txpool.resources.xids:Xids.tombstone",
+                "txpool.resources.marked.xids:Xids.tombstone",
                 '_new_row(gtrid, "abort", "[]")',
                 '_new_row(gtrid + "0", "abort", "[]")',
             ),
@@ -124,7 +124,7 @@ MUTATIONS = (
         "recovery forgets a living owner's decision that is not finished",
         (
             Edit(
-                "recovery.scan.modules:DecidedModule._start",
+                "recovery.scan.modules.transactions:DecidedModule._start",
                 "if not snapshot.is_left_to_recovery(gtrid):",
                 "if False:",
             ),
@@ -161,7 +161,7 @@ MUTATIONS = (
         test="tests/integration/resources/marked/test_tombstone.py::test_tombstone_meets_anothers_tombstone",
         real=(
             Edit(
-                "txpool.resources.marks:Marks.put_tombstone",
+                "txpool.resources.driver.marks:Marks.put_tombstone",
                 '"confirmed = met.confirmed + 1"',
                 "\"kind = 'commit', confirmed = met.confirmed + 1\"",
             ),
@@ -174,7 +174,11 @@ MUTATIONS = (
         scenario=replace(MARKED, name="one+marked, disk", disk=True, leases=0),
         test="tests/integration/resources/marked/test_durability.py::test_meeting_a_row_writes_to_the_disk",
         real=(
-            Edit("txpool.resources.marks:Marks.put_tombstone", "= met.confirmed + 1", "= met.confirmed where false"),
+            Edit(
+                "txpool.resources.driver.marks:Marks.put_tombstone",
+                "= met.confirmed + 1",
+                "= met.confirmed where false",
+            ),
         ),
     ),
     Mutation(
@@ -183,7 +187,7 @@ MUTATIONS = (
         (Edit("recovery.scan.reading:_Fences.build", "self._log.fence(name)", "pass"),),
         scenario=_DISK,
         test="tests/unit/log/test_sqlite.py::test_18_23_24_whoever_meets_what_was_written_writes_it_again",
-        real=(Edit("txpool.log.sqlite:_fence", "fenced = fenced + 1", "fenced = 1"),),
+        real=(Edit("txpool.log.sqlite.store:_fence", "fenced = fenced + 1", "fenced = 1"),),
     ),
     Mutation(
         "24",
@@ -230,7 +234,9 @@ MUTATIONS = (
         (Edit(_TOMBSTONE, _ASKED, "return table.tombstone(gtrid)"),),
         scenario=replace(MARKED, name="one+marked, wrong url", wrong_urls=1, leases=0),
         test="tests/integration/recovery/test_outcomes.py::test_another_table_of_marks_has_not_answered",
-        real=(Edit("txpool.resources.xids:Xids._require_identity", "identity and found[0] != identity", "False"),),
+        real=(
+            Edit("txpool.resources.marked.xids:Xids._require_identity", "identity and found[0] != identity", "False"),
+        ),
     ),
     Mutation(
         "pointer's identity",

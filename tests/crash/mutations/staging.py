@@ -29,7 +29,9 @@ MUTATIONS = (
         "29 crash",
         "rows staged in MariaDB without a log are moved after the server has crashed",
         test="tests/spark/table/test_mysql.py::test_rows_that_a_server_crash_may_have_cost_are_not_moved[mariadb]",
-        real=(Edit("txpool.resources.mysql.staging:require_kept", "if cursor.fetchone() is None:", "if False:"),),
+        real=(
+            Edit("txpool.resources.mysql.tables.staging:require_kept", "if cursor.fetchone() is None:", "if False:"),
+        ),
     ),
     Mutation(
         "DDL",
@@ -52,7 +54,9 @@ MUTATIONS = (
         test=_TESTS + "test_recovery_leaves_the_staging_table_of_a_living_driver",
         real=(
             Edit(
-                "recovery.scan.staging:StagingModule.run", "this_pass.snapshot.is_left_to_recovery(table.gtrid)", "True"
+                "recovery.scan.modules.staging:StagingModule.run",
+                "this_pass.snapshot.is_left_to_recovery(table.gtrid)",
+                "True",
             ),
         ),
     ),
@@ -64,7 +68,7 @@ MUTATIONS = (
         ),
         real=(
             Edit(
-                "recovery.scan.staging:StagingModule._drop",
+                "recovery.scan.modules.staging:StagingModule._drop",
                 "if datasource in this_pass.datasources.tables and",
                 "if False and",
             ),
@@ -74,7 +78,7 @@ MUTATIONS = (
         "29 decider",
         "recovery lays a tombstone into every marked database that has the staging table, whoever decides",
         test="tests/unit/recovery/scan/test_staging.py::test_the_sweep_lays_no_tombstone_beside_a_decision[logged-silent]",
-        real=(Edit("recovery.scan.staging:_may_commit", "return undecided and", "return True or"),),
+        real=(Edit("recovery.scan.modules.staging:_may_commit", "return undecided and", "return True or"),),
     ),
     Mutation(
         "9 decider",

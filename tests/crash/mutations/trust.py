@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.crash.mutating import Edit, Mutation
 
-_FAULTS = "txpool.resources.postgresql.trust:relation_faults"
+_FAULTS = "txpool.resources.postgresql.tables.trust:relation_faults"
 _LEASES = "txpool.resources.postgresql.log.statements:STATEMENTS.incarnations"
 _LOG = "tests/integration/log/test_trust.py"
 _MARKED = "tests/integration/resources/marked/test_trust.py"
@@ -35,7 +35,7 @@ MUTATIONS = (
         "test_32_a_staging_table_of_a_strangers_is_not_used_and_keeps_recovery_from_nothing",
         real=(
             Edit(
-                "txpool.resources.postgresql.staging:_LIST",
+                "txpool.resources.postgresql.tables.staging:_LIST",
                 " and c.relowner operator(pg_catalog.=) any (table ours)",
                 "",
             ),

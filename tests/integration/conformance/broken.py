@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome, BranchRecord, OpenBranch, PrepareVote, ReadOnlyCheck
 from txpool.resources.deadlines import Deadlines
-from txpool.resources.driver import Driver
-from txpool.resources.postgresql.branch import PostgreSQLBranch
-from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
+from txpool.resources.driver.driver import Driver
+from txpool.resources.postgresql.branches.branch import PostgreSQLBranch
+from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
 from txpool.resources.postgresql.driver import PsycopgDriver
 from txpool.resources.postgresql.manager import PostgreSQL

@@ -10,10 +10,10 @@ from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import (
     ReadOnlyCheck,
 )
-from txpool.resources.driver import Driver
-from txpool.resources.marks import Statement
+from txpool.resources.driver.driver import Driver
+from txpool.resources.driver.marks import Statement
 from txpool.resources.postgresql.driver import PsycopgDriver
-from txpool.resources.postgresql.marks import PostgreSQLMarks
+from txpool.resources.postgresql.tables.marks import PostgreSQLMarks
 from txpool.resources.sqlite.dialect import SQLiteDialect
 from txpool.resources.sqlite.driver import SQLiteDriver
 from txpool.resources.sqlite.manager import SQLite

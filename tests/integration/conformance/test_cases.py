@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.conformance import broken, broken_marks
-from txpool.conformance.case import Verdict
+from txpool.conformance.cases.case import Verdict
 from txpool.conformance.kit import CASES, run_cases
 from txpool.conformance.subject import Subject
 from txpool.errors import InterfaceError

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.conformance.test_cases import APPLY, Killed
 from tests.support.jdbc_places import KINDS, JdbcPlaces
-from txpool.conformance.case import Verdict
+from txpool.conformance.cases.case import Verdict
 from txpool.conformance.kit import run_cases
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from tests.integration.conformance.test_cases import APPLY, Killed
 from tests.support.mysql import MySQLServer
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
-from txpool.conformance.case import Verdict
+from txpool.conformance.cases.case import Verdict
 from txpool.conformance.kit import CASES, run_cases
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.interrupts import at_each_check, codes_of
-from txpool.dbapi import overrides
+from txpool.dbapi import driver_attributes
 from txpool.dbapi.enlistment import Enlistment
 from txpool.resources.postgresql.driver import PsycopgDriver
 from txpool.resources.postgresql.handle.cursor import PsycopgCursor
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from txpool.datasource import DataSource
 
 _NOTING = Enlistment.finish, PsycopgCursor._executed, PsycopgDriver.ended_by
-CODES = codes_of(overrides) | {each.__code__ for each in _NOTING}
+CODES = codes_of(driver_attributes) | {each.__code__ for each in _NOTING}
 #: Python looks for signals at its very start, too, where nothing of ours catches one.
 AT_ITS_START = PsycopgCursor._executed.__code__
 

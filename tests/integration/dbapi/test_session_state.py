@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from txpool.datasource import DataSource
-from txpool.resources.postgresql.session.harmless import CHANGES_NO_SESSION, KNOWN
+from txpool.resources.postgresql.statements.harmless import CHANGES_NO_SESSION, KNOWN
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:

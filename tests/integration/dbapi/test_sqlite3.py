@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.integration.dbapi.table import rows
-from txpool.characteristics import Characteristics
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
 from txpool.resources.sqlite.driver import SQLiteRawConnection, begin_as
+from txpool.sql.characteristics import Characteristics
 from txpool.tm.demarcation.block import transaction
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from txpool.datasource import DataSource
 from txpool.errors import Error, TransactionRolledBack
-from txpool.resources.xids import Xids
+from txpool.resources.marked.xids import Xids
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tests.support.log_places import LogPlace, PostgreSQLPlace
 from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError, LogError
 from txpool.log import Refused, SqlLog, open_log
-from txpool.log.server import log_server
+from txpool.log.sql.server import log_server
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -13,7 +13,7 @@ from tests.support.strangers import EVIL, Strangers, ran
 from txpool.config.secrets import Secret
 from txpool.errors import LogError
 from txpool.log import IncarnationState, SqlLog, adopt_log, open_log
-from txpool.log.statements import TABLES
+from txpool.log.sql.statements import TABLES
 from txpool.resources.postgresql.log.server import key_of
 
 if TYPE_CHECKING:

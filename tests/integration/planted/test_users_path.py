@@ -9,7 +9,7 @@ import pytest
 
 import txpool
 from tests.support.bouncer import PROGRAM, bouncer
-from txpool.resources.xids import Xids
+from txpool.resources.marked.xids import Xids
 from txpool.tm.manager import configure
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from tests.support import preloaded
 from tests.support.mysql import MySQLServer, literal
 from txpool import failpoints
 from txpool.config.settings import DataSourceSettings, RecoverySettings
-from txpool.resources.branch_rows import BranchRows
-from txpool.resources.drivers import make_driver
+from txpool.resources.driver.making import make_driver
+from txpool.resources.marked.branch_rows import BranchRows
 from txpool.setup.stores import initialise
 from txpool.tm.manager import get_manager
 from txpool.xid import make_gtrid, make_xid, split_gtrid

@@ -12,7 +12,7 @@ from recovery.cli import ExitCode
 from tests.support.recovery_site import BOTH, WRITER, Site
 from tests.support.strangers import Strangers
 from txpool.resources.postgresql.log.holders import HELD_LEASES
-from txpool.resources.postgresql.trust import relation_faults, schema_faults, writers
+from txpool.resources.postgresql.tables.trust import relation_faults, schema_faults, writers
 
 MALLORY = "mallory"
 _OTHER = "of_bytes"

@@ -11,8 +11,8 @@ from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.log import open_log
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.drivers import make_driver
-from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
+from txpool.resources.driver.making import make_driver
+from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.driver import PsycopgDriver
 from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 from txpool.xid import Xid, make_gtrid, make_xid

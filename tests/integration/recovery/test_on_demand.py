@@ -17,7 +17,7 @@ from tests.support.recovery_site import BOTH, WRITER, Site
 from txpool.datasource import DataSource, opened
 from txpool.errors import OperationalError
 from txpool.idempotency.on_demand import incarnations
-from txpool.spark.commit.earlier_runs import settle_earlier_runs
+from txpool.spark.commit.before_job import settle_earlier_runs
 from txpool.tm.manager import get_manager
 from txpool.xid import Xid
 

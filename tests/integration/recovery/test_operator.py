@@ -17,7 +17,7 @@ from recovery.cli import ExitCode
 from recovery.operator.audit import AuditEntry
 from recovery.operator.listing import InDoubt
 from recovery.operator.suspension import Suspension
-from recovery.scan.expiry import Expired
+from recovery.scan.modules.expiry import Expired
 from recovery.scan.report import ScanReport
 from tests.support.recovery_site import BOTH, DAEMON, PASSWORD, WRITER, Site, end, lines_until, prepare
 from txpool.setup.stores import Step

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from recovery.cli import ExitCode
-from recovery.scan import overdue, snapshot
+from recovery.scan import snapshot
+from recovery.scan.modules import overdue
 from tests.support.mysql import MySQLServer
 from tests.support.recovery_site import BOTH, HOLDER, Site, connected_first, extend
 from tests.support.waiting import until

@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError, OperationalError
-from txpool.resources.drivers import make_driver
+from txpool.resources.driver.making import make_driver
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -16,8 +16,8 @@ from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
 from txpool.errors import NotSupportedError, OperationalError
 from txpool.resource_managers import find_resource_manager
-from txpool.resources.drivers import make_driver
-from txpool.resources.postgresql.staging import PostgreSQLStagingTable, Staging
+from txpool.resources.driver.making import make_driver
+from txpool.resources.postgresql.tables.staging import PostgreSQLStagingTable, Staging
 from txpool.xid import make_gtrid, new_incarnation
 
 RECORD = ["nightly", "public.landed", "txp1:tests:aaaaaaaaaaaa:1", "append", "a plan", None]

@@ -19,8 +19,8 @@ from tests.support.recovery_site import Site
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.demo.server import EmbeddedPostgres
-from txpool.resources.drivers import make_driver
-from txpool.resources.xids import Xids
+from txpool.resources.driver.making import make_driver
+from txpool.resources.marked.xids import Xids
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -14,9 +14,9 @@ import pytest
 
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
+from txpool.tm.completion.status import Status
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import configure
-from txpool.tm.status import Status
 
 
 @pytest.fixture

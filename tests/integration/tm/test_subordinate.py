@@ -16,9 +16,9 @@ from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError, TransactionRolledBack
 from txpool.resources.base import LocationKey
 from txpool.tm import ambient
+from txpool.tm.completion.status import Status
 from txpool.tm.demarcation import calls as demarcation
 from txpool.tm.observers import observe
-from txpool.tm.status import Status
 from txpool.tm.subordinate import Subordinate
 from txpool.xid import TaskName, parse
 

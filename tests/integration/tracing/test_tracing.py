@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import txpool
 from recovery.cli import ExitCode
 from tests.support.recovery_site import BOTH, WRITER, Site, daemon, end, extend, get
-from txpool.log.sqlite import SqliteLog
+from txpool.log.sqlite.store import SqliteLog
 from txpool.tm.manager import configure
 from txpool.tracing import opentelemetry as otel
 from txpool.xid import parse

@@ -26,7 +26,7 @@ import psycopg
 from psycopg import sql
 
 from tests.support.repository import ROOT
-from txpool.log import folder
+from txpool.log.sqlite import folder
 
 APP = "app"
 #: The name of a variable that has the passwords of the application's role and of the server's superuser.

@@ -17,7 +17,7 @@ from txpool.datasource import DataSource
 from txpool.errors import LogError, OperationalError
 from txpool.log import adopt_log, open_log
 from txpool.log.locations import INCARNATION
-from txpool.resources.xids import Xids
+from txpool.resources.marked.xids import Xids
 from txpool.setup.stores import initialise
 from txpool.xid import new_incarnation
 

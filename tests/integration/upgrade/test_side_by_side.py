@@ -12,7 +12,8 @@ from contextlib import closing, contextmanager
 import pytest
 
 from recovery import RecoveryManager
-from recovery.scan import overdue, snapshot
+from recovery.scan import snapshot
+from recovery.scan.modules import overdue
 from tests.integration.upgrade.former import LEFT_ALONE, PASSWORD, WRITER, Former, Make, texts
 from tests.support.recovery_site import connected_first
 from tests.support.waiting import until

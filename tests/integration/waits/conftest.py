@@ -11,9 +11,9 @@ import pytest
 import txpool
 from tests.integration.waits.waiting import configure
 from tests.support.recovery_site import BOTH, Site
-from txpool.resources.jdbc.lock_holders import JdbcLockHolders
-from txpool.resources.mysql.lock_holders import MySQLLockHolders
-from txpool.resources.postgresql.lock_holders import PostgreSQLLockHolders
+from txpool.resources.jdbc.branches.lock_holders import JdbcLockHolders
+from txpool.resources.mysql.branches.lock_holders import MySQLLockHolders
+from txpool.resources.postgresql.branches.lock_holders import PostgreSQLLockHolders
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from recovery import RecoveryManager
 from tests.spark.commit.partition_functions import insert
 from txpool.errors import AlreadyDone, ProgrammingError, TransactionRolledBack
 from txpool.spark import map_partitions
-from txpool.spark.commit.locations import note_locations
+from txpool.spark.commit.before_job import note_locations
 from txpool.spark.task.datasources import TaskDatasources
 from txpool.spark.task.task import PartitionTask
 from txpool.tm.demarcation.block import transaction

@@ -13,7 +13,7 @@ from tests.spark import mysql
 from tests.spark.mysql import describe
 from tests.support.mysql import MySQLServer
 from txpool.datasource import DataSource, connect
-from txpool.resources.branch_rows import BranchRows
+from txpool.resources.marked.branch_rows import BranchRows
 from txpool.spark import foreach_partition, register, write_table
 from txpool.spark.table.mysql.copying import MySQLCopy
 from txpool.spark.types.encoding import ColumnEncoding

@@ -31,7 +31,7 @@ from txpool.config.settings import CoordinatorSettings, DataSourceSettings, Reco
 from txpool.datasource import DataSource, find
 from txpool.errors import ConfigurationError
 from txpool.log import open_log
-from txpool.log.server import log_server
+from txpool.log.sql.server import log_server
 
 SEED = int(os.environ.get("TXPOOL_FUZZ_SEED", random.randrange(2**32)))
 EXAMPLES = int(os.environ.get("TXPOOL_FUZZ_EXAMPLES", "120"))

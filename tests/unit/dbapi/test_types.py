@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 from pymysql.constants import FIELD_TYPE
 
-from txpool.resources.jdbc import type_objects as jdbc
+from txpool.resources.jdbc.dbapi import type_objects as jdbc
 from txpool.resources.mysql import type_objects as mysql
 
 TYPES = ("STRING", "BINARY", "NUMBER", "DATETIME")

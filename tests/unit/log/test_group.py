@@ -15,8 +15,9 @@ import pytest
 from tests.support.interrupts import at_each_check, codes_of
 from tests.support.waiting import until
 from txpool.errors import LogError, LogUnknown
-from txpool.log import forks, group
-from txpool.log.group import GroupCommit
+from txpool.log import forks
+from txpool.log.sqlite import group
+from txpool.log.sqlite.group import GroupCommit
 
 CODES = codes_of(group)
 

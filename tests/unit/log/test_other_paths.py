@@ -15,7 +15,7 @@ import pytest
 from tests.support.repository import ROOT
 from txpool.errors import LogError
 from txpool.log import IncarnationState, open_log
-from txpool.log.sqlite import SqliteLog
+from txpool.log.sqlite.store import SqliteLog
 from txpool.xid import make_gtrid
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_17_a_log_that_is_moved_while_in_use_is_itself_there(folder: Path, tmp_p
 _ASKS = """
 import sys
 from txpool.errors import LogError
-from txpool.log.sqlite import SqliteLog
+from txpool.log.sqlite.store import SqliteLog
 try:
     log = SqliteLog(sys.argv[1], node="etl-1")
 except LogError as error:

@@ -30,7 +30,7 @@ import os, sys, urllib.request  # a later pathlib loads the last at need, perhap
 from pathlib import Path
 from txpool.errors import LogError
 from txpool.log import open_log
-import txpool.log.sqlite
+import txpool.log.sqlite.store
 path = Path(sys.argv[1])
 os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})
 """

@@ -62,7 +62,7 @@ def test_looks_leave_half_of_the_wait_to_a_connect(timed: Timed) -> None:
 
 def test_where_the_time_of_looks_is_up_nothing_more_is_dropped(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
     waited = 0.0
-    monkeypatch.setattr("txpool.pool.budget.monotonic", lambda: time.monotonic() + waited)
+    monkeypatch.setattr("txpool.pool.waiting.monotonic", lambda: time.monotonic() + waited)
     with pool_of(timed, max_size=3, check_bypass=0) as pool:
         timed.silent = {pooled.raw for pooled in filled(pool, 3)}
 

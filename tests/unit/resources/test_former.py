@@ -15,7 +15,7 @@ from txpool import DataSource, resource_managers
 from txpool.config.settings import DataSourceSettings
 from txpool.resource_managers import GROUP, find_resource_manager
 from txpool.resources.database import Database
-from txpool.resources.driver import Driver
+from txpool.resources.driver.driver import Driver
 from txpool.resources.manager import ResourceManager
 from txpool.resources.parts import SparkPart
 from txpool.resources.sqlite.manager import SQLite

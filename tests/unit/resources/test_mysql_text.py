@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txpool.resources.mysql.session import changes_session, commands_branch, may_commit, text_of
+from txpool.resources.mysql.session.statement_text import changes_session, commands_branch, may_commit, text_of
 
 COMMANDS = (
     "xa start 'a'",

@@ -17,7 +17,7 @@ from txpool.config.settings import CoordinatorSettings, DataSourceSettings
 from txpool.errors import ConfigurationError
 from txpool.resource_managers import BUILT_IN, DRIVERS, GROUP, find_resource_manager, of_url
 from txpool.resources.database import Database
-from txpool.resources.drivers import make_driver
+from txpool.resources.driver.making import make_driver
 
 Install = Callable[..., None]
 
@@ -83,6 +83,21 @@ def test_one_that_cannot_be_imported_is_told_to_whoever_names_it_alone(install: 
     assert CoordinatorSettings.load(node_name="a", log_url="memory:").log_url == "memory:"
     with pytest.raises(ConfigurationError, match=r"driver 'broken': no\.such\.package:MANAGER cannot be imported"):
         DataSourceSettings.load(name="a", driver="broken", url="broken://a/b")
+
+
+@pytest.mark.parametrize(
+    "line", ["from txpool.resources.local import LocalTransaction", "import txpool.resources.dialect"]
+)
+def test_one_that_imports_a_module_of_ours_that_has_moved_is_told_what_to_write(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    (tmp_path / "of_an_earlier_version.py").write_text(f"{line}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "of_an_earlier_version", raising=False)
+    install(earlier="of_an_earlier_version:MANAGER")
+    for driver in ("earlier", "of_an_earlier_version:MANAGER"):
+        with pytest.raises(ConfigurationError, match=r"is in txpool\.resource: import it from there"):
+            find_resource_manager(driver)
 
 
 def test_a_missing_driver_is_told_with_what_installs_it(install: Install) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from txpool.resources.postgresql.session import statement_text
-from txpool.resources.postgresql.session.statement_text import may_commit, outlives_transaction
+from txpool.resources.postgresql.statements import statement_text
+from txpool.resources.postgresql.statements.statement_text import may_commit, outlives_transaction
 from txpool.sql import kept as kept_answers
 
 LEAVES = (

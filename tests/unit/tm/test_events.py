@@ -16,7 +16,7 @@ import txpool
 from tests.support.forking import in_child
 from txpool.tm import events, transaction
 from txpool.tm import manager as _manager
-from txpool.tm.synchronizations import Synchronizations
+from txpool.tm.completion.synchronizations import Synchronizations
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import pytest
 import txpool
 from tests.support.opcodes import trace_opcodes
 from txpool import Status, failpoints
-from txpool.tm import completion
 from txpool.tm import transaction as transaction_module
 from txpool.tm.commit import coordinator, one_phase
+from txpool.tm.completion import completion
 
 pytestmark = pytest.mark.usefixtures("nobody_watches")
 

@@ -7,7 +7,7 @@ import pytest
 import txpool
 from txpool.resources.base import BranchOutcome
 from txpool.tm.commit.request import Outcome, Result
-from txpool.tm.outcome import raise_outcome
+from txpool.tm.completion.outcome import raise_outcome
 
 GTRID = "txp1:tests:abcdefghijkl:1"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from txpool.characteristics import LEVELS
 from txpool.config.keys.jdbc import JDBC_KEYS
 from txpool.config.keys.key import NO_VALUE, POSITIVE, Key
 from txpool.config.secrets import FUNCTION
 from txpool.resource_managers import DRIVERS
+from txpool.sql.characteristics import LEVELS
 
 MODES = ("xa", "cmr", "last-resource", "local")
 _NAME = {"pattern": r"[A-Za-z0-9_.-]{1,32}", "right": "1 to 32 of the characters A-Z a-z 0-9 _ . -"}

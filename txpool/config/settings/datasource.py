@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txpool.characteristics import Characteristics
 from txpool.config import jdbc
 from txpool.config.keys import DATASOURCE_KEYS
 from txpool.config.ownership import require_owned
@@ -19,6 +18,7 @@ from txpool.config.settings.layers import Options, checked, defaults, file_of, f
 from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.errors import ConfigurationError
 from txpool.resource_managers import DRIVERS, find_resource_manager, names_code
+from txpool.sql.characteristics import Characteristics
 
 if TYPE_CHECKING:
     from txpool.resources.manager import ResourceManager

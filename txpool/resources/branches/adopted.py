@@ -15,11 +15,11 @@ from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.branches.phase_two import COMMIT, ROLLBACK, PhaseTwoCommand
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.resources.driver import Driver
+from txpool.resources.driver.driver import Driver
 from txpool.xid import Xid
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 logger = logging.getLogger("txpool")
 
@@ -159,7 +159,7 @@ class AdoptedBranch:
 
     @property
     def rows_queue(self) -> object:
-        """What deletes its row: see `txpool.resources.branch_rows`."""
+        """What deletes its row: see `txpool.resources.marked.branch_rows`."""
         return self._connection.rows_queue
 
     def start_commit(self) -> None:

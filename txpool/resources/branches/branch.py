@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from txpool.errors import TransactionRolledBack, described, translate
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, Role
-from txpool.resources.branch_rows import without_row
 from txpool.resources.branches.phase_two import COMMIT, ROLLBACK, PhaseTwoCommand, PhaseTwoVerb
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.resources.local import LocalTransaction
+from txpool.resources.driver.local import LocalTransaction
+from txpool.resources.marked.branch_rows import without_row
 from txpool.xid import Xid
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 logger = logging.getLogger("txpool")
 

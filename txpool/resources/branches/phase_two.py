@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from txpool import failpoints, loops
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.branch_rows import ROW, outcome_by_row
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines, in_step
+from txpool.resources.marked.branch_rows import ROW, outcome_by_row
 
 if TYPE_CHECKING:
-    from txpool.resources.raw import RawConnection
+    from txpool.resources.driver.raw import RawConnection
 
 logger = logging.getLogger("txpool")
 

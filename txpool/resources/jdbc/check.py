@@ -13,10 +13,10 @@ from txpool.resources.jdbc.databases import OTHER
 from txpool.resources.jdbc.databases.h2 import is_served, url_of
 from txpool.resources.jdbc.databases.mariadb import MariaDB, MySQLSession
 from txpool.resources.jdbc.databases.own_tables import CREATE as OWN_TABLES
-from txpool.resources.jdbc.errors import call
-from txpool.resources.mysql.pooler import BehindPooler
+from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.mysql.proof_findings import generation_findings, identity_findings
-from txpool.resources.mysql.server import may_add_generation, may_read_generations
+from txpool.resources.mysql.session.pooler import BehindPooler
+from txpool.resources.mysql.session.server import may_add_generation, may_read_generations
 from txpool.resources.postgresql.qualified import qualified
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, Refused
-from txpool.resources.dialect import Dialect
+from txpool.resources.driver.dialect import Dialect
 from txpool.resources.jdbc.databases.database import EndedUnseen
 
 if TYPE_CHECKING:
-    from txpool.resources.driver import Driver
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.jdbc.session import XaConnection
 
 

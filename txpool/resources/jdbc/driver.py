@@ -7,7 +7,6 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.config.secrets import without_secrets
 from txpool.errors import (
     ConfigurationError,
@@ -16,18 +15,19 @@ from txpool.errors import (
     translated,
 )
 from txpool.resources.deadlines import in_step, within_step_timeout
-from txpool.resources.jdbc import module
+from txpool.resources.driver.marks import Marks
 from txpool.resources.jdbc.databases import DATABASES, OTHER
 from txpool.resources.jdbc.databases.database import Database, DatabaseIdentity
+from txpool.resources.jdbc.dbapi import module
+from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.dialect import JdbcDialect
-from txpool.resources.jdbc.errors import call
+from txpool.resources.jdbc.jvm.source import JavaSource, class_name
 from txpool.resources.jdbc.session import COMMITTING, ROLLING_BACK, XaConnection, changes_session
-from txpool.resources.jdbc.source import JavaSource, class_name
-from txpool.resources.marks import Marks
+from txpool.sql.characteristics import UNSPECIFIED, Characteristics
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
-    from txpool.resources.dialect import Dialect
+    from txpool.resources.driver.dialect import Dialect
     from txpool.xid import Xid
 
 #: java.sql.Connection's numbers of isolation levels.

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.cursor import Cursor
-from txpool.dbapi.forwarding import forwards
+from txpool.dbapi.driver_attributes import Attribute, forwards
 from txpool.dbapi.open_results import OpenResults, close_open, hold_open
-from txpool.dbapi.overrides import Attribute
 from txpool.pool import Pooled
-from txpool.resources.jdbc import errors
-from txpool.resources.jdbc.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi import errors
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource

@@ -11,15 +11,15 @@ from txpool.resources.manager import PhaseTwo
 from txpool.resources.parts import SparkPart
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
     from txpool.resources.base import OpenBranch
     from txpool.resources.deadlines import Deadlines
-    from txpool.resources.driver import Driver
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.jdbc.session import XaConnection
     from txpool.resources.recovery_access import BranchRecovery
+    from txpool.sql.characteristics import Characteristics
     from txpool.sql.dialects import SqlDialect
 
 #: Class 40 of SQLState: the database has rolled the transaction back in favour of another. And lock timeouts of
@@ -38,7 +38,7 @@ class Jdbc(Database):
     modes = MODES
     requirement = "txpool[jdbc]"
     names_early = True
-    lock_holders = "txpool.resources.jdbc.lock_holders:JdbcLockHolders"
+    lock_holders = "txpool.resources.jdbc.branches.lock_holders:JdbcLockHolders"
     spark = SparkPart(
         why_no_tasks="is reached over JDBC, which write_table() does not write: use foreach_partition or map_partitions"
     )
@@ -89,18 +89,18 @@ class Jdbc(Database):
     def branch(
         self, datasource: str, driver: Driver, raw: XaConnection, deadlines: Deadlines, *, file: str
     ) -> OpenBranch:
-        from txpool.resources.jdbc.branch import JdbcBranch
+        from txpool.resources.jdbc.branches.branch import JdbcBranch
 
         return JdbcBranch(datasource, driver, raw, deadlines, file=file)
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
         from txpool.resources.branches.adopted import PhaseTwoConnection
-        from txpool.resources.jdbc.phase_two import JdbcPhaseTwo
+        from txpool.resources.jdbc.branches.phase_two import JdbcPhaseTwo
 
         return PhaseTwoConnection(JdbcPhaseTwo, driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
-        from txpool.resources.jdbc.recovery import JdbcBranchRecovery
+        from txpool.resources.jdbc.branches.recovery import JdbcBranchRecovery
 
         user = settings.user if recovery and settings.recovery_user else None
         return JdbcBranchRecovery(self.make_driver(settings, recovery=recovery), user)

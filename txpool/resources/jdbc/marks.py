@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from txpool.errors import OperationalError, described
 from txpool.findings.marks import IS_MARK
 from txpool.resources.base import Refused
-from txpool.resources.driver import Driver
-from txpool.resources.jdbc.errors import IntegrityError, call
-from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
-from txpool.resources.mysql.marks import MySQLStatements, looking_up, require_durable
-from txpool.resources.postgresql import trust
-from txpool.resources.postgresql.marks import QUALIFIED_NAME
+from txpool.resources.driver.driver import Driver
+from txpool.resources.driver.marks import IDENTITY, AbortRecorded, Marks, Statement, WrongTable
+from txpool.resources.jdbc.dbapi.errors import IntegrityError, call
+from txpool.resources.mysql.tables.marks import MySQLStatements, looking_up, require_durable
 from txpool.resources.postgresql.qualified import qualified, spelled
+from txpool.resources.postgresql.tables import trust
+from txpool.resources.postgresql.tables.marks import QUALIFIED_NAME
 
 if TYPE_CHECKING:
     from txpool.resources.jdbc.session import XaConnection
@@ -203,7 +203,7 @@ class MariaDBMarks(MySQLStatements, JdbcMarks):
         require_durable(int(flush), "ON" if str(binary_log) in ("1", "True", "ON") else "OFF", int(sync))
 
     def delete(self, driver: Driver, raw: XaConnection, table: str, keys: Sequence[str]) -> None:
-        for key in keys:  # one at a time: see `txpool.resources.mysql.marks`
+        for key in keys:  # one at a time: see `txpool.resources.mysql.tables.marks`
             raw.run(f"delete from {table} where xid = ?", [key]).close()
 
     def wait_for_locks(self, raw: XaConnection, seconds: float) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from txpool.characteristics import UNSPECIFIED
 from txpool.errors import ProgrammingError, described
 from txpool.resources.base import Refused
-from txpool.resources.jdbc.connection import JdbcConnection
-from txpool.resources.jdbc.cursor import JdbcCursor
-from txpool.resources.jdbc.errors import call
-from txpool.resources.mysql.session import XA_REFUSED
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi.cursor import JdbcCursor
+from txpool.resources.jdbc.dbapi.errors import call
+from txpool.resources.mysql.session.statement_text import XA_REFUSED
+from txpool.sql.characteristics import UNSPECIFIED
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

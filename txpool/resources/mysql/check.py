@@ -13,19 +13,20 @@ from txpool.errors import Error
 from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
 from txpool.findings.marks import COLUMNS, CREATE, DECISIONS, EVIDENCE, IS_MARK, mark_count, missing_columns, row_count
 from txpool.resources.base import Role
-from txpool.resources.mysql import pooler, xa
-from txpool.resources.mysql.address import database_in
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.driver import MySQLDriver
-from txpool.resources.mysql.own_tables import DENIED, quoted
-from txpool.resources.mysql.proof import account_of
 from txpool.resources.mysql.proof_findings import generation_findings, identity_findings
-from txpool.resources.mysql.protocol import code_of
-from txpool.resources.mysql.server import Server, ask, may_add_generation, may_read_generations
-from txpool.resources.mysql.staging import CREATED, PREFIX, REGISTER
+from txpool.resources.mysql.session import pooler
+from txpool.resources.mysql.session.address import database_in
+from txpool.resources.mysql.session.proof import account_of
+from txpool.resources.mysql.session.protocol import code_of
+from txpool.resources.mysql.session.server import Server, ask, may_add_generation, may_read_generations
+from txpool.resources.mysql.tables.own_tables import DENIED, quoted
+from txpool.resources.mysql.tables.staging import CREATED, PREFIX, REGISTER
 
 if TYPE_CHECKING:
-    from txpool.resources.mysql.protocol import Session
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.protocol import Session
+    from txpool.resources.mysql.session.state import MySQLRawConnection
 
 _WITH_TRANSACTIONS: Final = ("InnoDB", "RocksDB", "ROCKSDB", "TokuDB", "ndbcluster")
 _NAMED: Final = 5

@@ -11,16 +11,16 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from txpool.characteristics import Characteristics
 from txpool.errors import TransactionRolledBack, described
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
-from txpool.resources.mysql import xa
-from txpool.resources.mysql.protocol import WARNINGS, CommandResult, code_of, ends_session, tells_that_rows_stay
+from txpool.resources.mysql.branches import xa
+from txpool.resources.mysql.session.protocol import WARNINGS, CommandResult, code_of, ends_session, tells_that_rows_stay
+from txpool.sql.characteristics import Characteristics
 
 if TYPE_CHECKING:
-    from txpool.resources.driver import Driver
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.driver.driver import Driver
+    from txpool.resources.mysql.session.state import MySQLRawConnection
 
 _SAVEPOINT: Final = "txpool_begin"
 SET_SAVEPOINT: Final = f"savepoint {_SAVEPOINT}"

@@ -9,29 +9,30 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from txpool import loops
-from txpool.characteristics import UNSPECIFIED
 from txpool.config.secrets import without_secrets
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, InternalError, NotSupportedError, OperationalError, translate, translated
 from txpool.resources.base import PrepareLocation
-from txpool.resources.branch_rows import rows_of
 from txpool.resources.deadlines import within_step, within_step_timeout
-from txpool.resources.dialect import Dialect
-from txpool.resources.marks import Marks
-from txpool.resources.mysql import type_objects, xa
-from txpool.resources.mysql.address import arguments, noted_login, user_of
+from txpool.resources.driver.dialect import Dialect
+from txpool.resources.driver.marks import Marks
+from txpool.resources.marked.branch_rows import rows_of
+from txpool.resources.mysql import type_objects
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.dialect import MySQLDialect, begin, beginning_as
-from txpool.resources.mysql.marks import MySQLMarks
-from txpool.resources.mysql.pooler import DO, refused
-from txpool.resources.mysql.proof import warn_unproven
-from txpool.resources.mysql.protocol import code_of
-from txpool.resources.mysql.server import add_generation, ask, assign_identity, has_generation
-from txpool.resources.mysql.session import text_of
+from txpool.resources.mysql.session.address import arguments, noted_login, user_of
+from txpool.resources.mysql.session.pooler import DO, refused
+from txpool.resources.mysql.session.proof import warn_unproven
+from txpool.resources.mysql.session.protocol import code_of
+from txpool.resources.mysql.session.server import add_generation, ask, assign_identity, has_generation
+from txpool.resources.mysql.session.statement_text import text_of
+from txpool.resources.mysql.tables.marks import MySQLMarks
+from txpool.sql.characteristics import UNSPECIFIED
 from txpool.sql.dialects import MYSQL
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.state import MySQLRawConnection
 
 _CANCEL_TIMEOUT: Final = 5.0
 #: Seconds that a connect has at least, however short its timeout.

@@ -10,7 +10,7 @@ from txpool.dbapi.refusals import autocommit_refused
 from txpool.errors import ProgrammingError
 
 if TYPE_CHECKING:
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.state import MySQLRawConnection
 
 
 class MySQLCursor(Cursor):

@@ -13,19 +13,19 @@ from txpool.resources.parts import LogPart, SparkPart, SQLAlchemyPart
 from txpool.sql.dialects import MYSQL
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import Connection
     from txpool.findings.finding import Finding
     from txpool.resources.base import OpenBranch
     from txpool.resources.deadlines import Deadlines
-    from txpool.resources.driver import Driver
-    from txpool.resources.mysql.branch import MySQLBranch
+    from txpool.resources.driver.driver import Driver
+    from txpool.resources.mysql.branches.branch import MySQLBranch
     from txpool.resources.mysql.driver import MySQLDriver
-    from txpool.resources.mysql.staging import MySQLStaging
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.state import MySQLRawConnection
+    from txpool.resources.mysql.tables.staging import MySQLStaging
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery
+    from txpool.sql.characteristics import Characteristics
 
 # The server has rolled the transaction back in favour of another, or has waited too long for its lock: over several
 # databases a deadlock shows in no other way.
@@ -48,10 +48,10 @@ class MySQL(Database):
     names_early = True
     waits_in_loop = True
     writes_rows = True
-    lock_holders = "txpool.resources.mysql.lock_holders:MySQLLockHolders"
+    lock_holders = "txpool.resources.mysql.branches.lock_holders:MySQLLockHolders"
 
     def url_parameters(self) -> Collection[str]:
-        from txpool.resources.mysql.address import OF_A_LOG, PARAMETERS
+        from txpool.resources.mysql.session.address import OF_A_LOG, PARAMETERS
 
         return (*PARAMETERS, *OF_A_LOG, "password")
 
@@ -86,12 +86,12 @@ class MySQL(Database):
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
         from txpool.resources.branches.adopted import PhaseTwoConnection
-        from txpool.resources.mysql.phase_two import MySQLPhaseTwo
+        from txpool.resources.mysql.branches.phase_two import MySQLPhaseTwo
 
         return PhaseTwoConnection(MySQLPhaseTwo, driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
-        from txpool.resources.mysql.recovery import MySQLBranchRecovery
+        from txpool.resources.mysql.branches.recovery import MySQLBranchRecovery
 
         return MySQLBranchRecovery(self.make_driver(settings, recovery=recovery))
 
@@ -100,7 +100,7 @@ class MySQL(Database):
         return _records()
 
     def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> MySQLStaging:
-        from txpool.resources.mysql.staging import MySQLStaging
+        from txpool.resources.mysql.tables.staging import MySQLStaging
 
         return MySQLStaging(settings.name, self.make_driver(settings, recovery=True), lock_timeout=lock_timeout)
 
@@ -133,7 +133,7 @@ class MySQLClient(MySQL):
 # `branch` is called for each transaction, and an import in it would take as long as the rest.
 @cache
 def _branch_class() -> type[MySQLBranch]:
-    from txpool.resources.mysql.branch import MySQLBranch
+    from txpool.resources.mysql.branches.branch import MySQLBranch
 
     return MySQLBranch
 
@@ -141,7 +141,7 @@ def _branch_class() -> type[MySQLBranch]:
 # One object for both drivers. A cached_property would take a lock, which a fork could leave held.
 @cache
 def _records() -> RecordsTable:
-    from txpool.resources.mysql.records import MySQLRecords
+    from txpool.resources.mysql.tables.records import MySQLRecords
 
     return MySQLRecords()
 

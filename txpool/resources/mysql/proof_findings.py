@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txpool.findings.finding import Finding, warning
-from txpool.resources.mysql.proof import BY_ROWS, account_of, generation_statements, identity_statements
-from txpool.resources.mysql.server import GENERATIONS_TABLE, IDENTITY_TABLE
+from txpool.resources.mysql.session.proof import BY_ROWS, account_of, generation_statements, identity_statements
+from txpool.resources.mysql.session.server import GENERATIONS_TABLE, IDENTITY_TABLE
 
 
 def identity_findings(identity: str, user: str) -> Iterator[Finding]:

@@ -12,8 +12,8 @@ from txpool.config.secrets import hide_in, redact
 from txpool.errors import ConfigurationError, described
 from txpool.findings.finding import Finding, failure, ok
 from txpool.resources.manager import BegunBy, ResourceManager
-from txpool.resources.resource import Resource, Work
-from txpool.resources.resource_branch import ResourceBranch, ResourceRecovery, begin_work, location_of
+from txpool.resources.own.branch import ResourceBranch, ResourceRecovery, begin_work, location_of
+from txpool.resources.own.resource import Resource, Work
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

@@ -23,7 +23,7 @@ from txpool.resources.postgresql.session.libpq import (
 )
 
 if TYPE_CHECKING:
-    from txpool.resources.driver import Driver
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 # idle_in_transaction_session_timeout: the server checks it before it executes a command. So a command with this answer

@@ -13,21 +13,18 @@ from psycopg import conninfo
 from psycopg.rows import tuple_row
 
 from txpool import loops
-from txpool.characteristics import UNSPECIFIED
 from txpool.config.logins import login_of
 from txpool.config.secrets import without_secrets
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.base import PrepareLocation
-from txpool.resources.branch_rows import rows_of
 from txpool.resources.deadlines import in_step, within_step_timeout
-from txpool.resources.dialect import Dialect
-from txpool.resources.marks import Marks
+from txpool.resources.driver.dialect import Dialect
+from txpool.resources.driver.marks import Marks
+from txpool.resources.marked.branch_rows import rows_of
 from txpool.resources.postgresql.dialect import PostgreSQLDialect
-from txpool.resources.postgresql.marks import PostgreSQLMarks
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.characteristics import begin_as, level_of
-from txpool.resources.postgresql.session.command_tags import ended_by
 from txpool.resources.postgresql.session.connection import check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.session.first_statement import execute_first
 from txpool.resources.postgresql.session.identity import identify
@@ -42,6 +39,9 @@ from txpool.resources.postgresql.session.libpq import (
 from txpool.resources.postgresql.session.psycopg_private import BACKLOG, CANCEL_TIMEOUT, TWO_PHASE, sent_by
 from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 from txpool.resources.postgresql.session.stepped import SteppedConnection
+from txpool.resources.postgresql.statements.command_tags import ended_by
+from txpool.resources.postgresql.tables.marks import PostgreSQLMarks
+from txpool.sql.characteristics import UNSPECIFIED
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

@@ -16,18 +16,18 @@ from txpool.resources.parts import DsnPart, LogPart, SparkPart, SQLAlchemyPart
 from txpool.sql.dialects import POSTGRESQL
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
     from txpool.resources.base import OpenBranch
     from txpool.resources.deadlines import Deadlines
-    from txpool.resources.driver import Driver
-    from txpool.resources.postgresql.branch import PostgreSQLBranch
+    from txpool.resources.driver.driver import Driver
+    from txpool.resources.postgresql.branches.branch import PostgreSQLBranch
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
-    from txpool.resources.postgresql.staging import Staging
+    from txpool.resources.postgresql.tables.staging import Staging
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery
+    from txpool.sql.characteristics import Characteristics
 
 # A serialization failure or a deadlock: PostgreSQL has rolled back this transaction in favour of another.
 _CONFLICTS = frozenset({"40001", "40P01"})
@@ -83,7 +83,7 @@ class PostgreSQL(Database):
         counts_slots=True,
     )
     sqlalchemy = SQLAlchemyPart("postgresql+psycopg://", _with_adapters)
-    lock_holders = "txpool.resources.postgresql.lock_holders:PostgreSQLLockHolders"
+    lock_holders = "txpool.resources.postgresql.branches.lock_holders:PostgreSQLLockHolders"
     writes_rows = True
     waits_in_loop = True
 
@@ -121,12 +121,12 @@ class PostgreSQL(Database):
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
         from txpool.resources.branches.adopted import PhaseTwoConnection
-        from txpool.resources.postgresql.phase_two import PostgreSQLPhaseTwo
+        from txpool.resources.postgresql.branches.phase_two import PostgreSQLPhaseTwo
 
         return PhaseTwoConnection(PostgreSQLPhaseTwo, driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
-        from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
+        from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
         from txpool.resources.postgresql.driver import configured_user
 
         user = configured_user(settings) if recovery and settings.recovery_user else None
@@ -138,7 +138,7 @@ class PostgreSQL(Database):
         return _records()
 
     def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> Staging:
-        from txpool.resources.postgresql.staging import Staging
+        from txpool.resources.postgresql.tables.staging import Staging
 
         return Staging(settings.name, self.make_driver(settings, recovery=True), lock_timeout=lock_timeout)
 
@@ -158,14 +158,14 @@ def _parameters() -> frozenset[str]:
 
 @cache
 def _records() -> RecordsTable:
-    from txpool.resources.postgresql.records import PostgreSQLRecords
+    from txpool.resources.postgresql.tables.records import PostgreSQLRecords
 
     return PostgreSQLRecords()
 
 
 @cache
 def _branch_class() -> type[PostgreSQLBranch]:
-    from txpool.resources.postgresql.branch import PostgreSQLBranch
+    from txpool.resources.postgresql.branches.branch import PostgreSQLBranch
 
     return PostgreSQLBranch
 

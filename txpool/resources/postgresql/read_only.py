@@ -8,7 +8,7 @@ import psycopg
 
 from txpool.errors import TransactionRolledBack, translate
 from txpool.resources.deadlines import Deadlines
-from txpool.resources.driver import Driver
+from txpool.resources.driver.driver import Driver
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.libpq import INTRANS, LibpqSession, failure, value, why_not_open
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from txpool.errors import TransactionRolledBack, described, translate
 from txpool.resources.base import BranchOutcome, ReadOnlyCheck, Refused
 from txpool.resources.deadlines import Deadlines
-from txpool.resources.dialect import Dialect
+from txpool.resources.driver.dialect import Dialect
 
 if TYPE_CHECKING:
-    from txpool.resources.driver import Driver
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.sqlite.driver import SQLiteRawConnection
 
 # SQLite raises these before its commit point: nothing is committed. An I/O error may come after it.

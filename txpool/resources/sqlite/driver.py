@@ -8,12 +8,12 @@ import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.errors import ConfigurationError, OperationalError, translated
-from txpool.resources.dialect import Dialect
-from txpool.resources.marks import Marks
+from txpool.resources.driver.dialect import Dialect
+from txpool.resources.driver.marks import Marks
 from txpool.resources.sqlite.dialect import TRANSACTION_OPEN, SQLiteDialect
 from txpool.resources.sqlite.marks import SQLiteMarks
+from txpool.sql.characteristics import UNSPECIFIED, Characteristics
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

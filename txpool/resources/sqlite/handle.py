@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from txpool.dbapi.connection import PEP249Connection
 from txpool.dbapi.cursor import Cursor, PEP249Cursor
-from txpool.dbapi.forwarding import forwards
+from txpool.dbapi.driver_attributes import Attribute, CursorAttribute, forwards
 from txpool.dbapi.open_results import OpenResults, close_open, hold_open
-from txpool.dbapi.overrides import Attribute, CursorAttribute
 from txpool.dbapi.refusals import script_refused
 from txpool.errors import InterfaceError, ProgrammingError, translate, translated
 from txpool.pool import Pooled

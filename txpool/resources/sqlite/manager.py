@@ -12,13 +12,13 @@ from txpool.resources.parts import SparkPart, SQLAlchemyPart
 from txpool.sql.dialects import SQLITE
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import PEP249Connection
     from txpool.findings.finding import Finding
-    from txpool.resources.driver import Driver
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.records import RecordsTable
     from txpool.resources.sqlite.driver import SQLiteRawConnection
+    from txpool.sql.characteristics import Characteristics
 
 
 class SQLite(Database):

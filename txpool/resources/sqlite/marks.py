@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from txpool.errors import ProgrammingError, described, translate
 from txpool.resources.base import Refused
-from txpool.resources.marks import IDENTITY, AbortRecorded, Marks, WrongTable
+from txpool.resources.driver.marks import IDENTITY, AbortRecorded, Marks, WrongTable
 from txpool.resources.sqlite.dialect import SQLiteDialect
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from txpool.resources.records import FORMAT, EarlierRun, RecordsTable, require_f
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
-    from txpool.resources.raw import SqlCursor
+    from txpool.resources.driver.raw import SqlCursor
 
 _COLUMNS = """
     transaction_id text, target text, gtrid text not null, mode text not null, plan text not null, partitions integer,

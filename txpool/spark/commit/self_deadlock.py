@@ -19,7 +19,7 @@ from typing import Any
 from txpool.datasource import DataSource
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import OperationalError
-from txpool.resources.postgresql.lock_modes import conflict
+from txpool.resources.postgresql.branches.lock_modes import conflict
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.libpq import value
 from txpool.spark.commit.background import BackgroundThread

@@ -15,7 +15,7 @@ from txpool.spark.commit.listing import PreparedAttempts, list_attempts, require
 from txpool.spark.commit.monitor import AttemptMonitor
 from txpool.spark.commit.self_deadlock import SelfDeadlockDetector
 from txpool.spark.commit.status import TaggedJob
-from txpool.tm.outcome import rolled_back
+from txpool.tm.completion.outcome import rolled_back
 from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")

@@ -30,8 +30,8 @@ from txpool.spark.source.write_commit import WriteCommit, WriteId, roll_back_pre
 from txpool.spark.table.dialect import dialect_of
 from txpool.spark.table.report import WriteReport
 from txpool.spark.table.staging import drop_staged, drop_staged_after
+from txpool.tm.completion.status import Status
 from txpool.tm.manager import get_manager
-from txpool.tm.status import Status
 from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")

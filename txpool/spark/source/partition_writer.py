@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from txpool.characteristics import UNSPECIFIED
 from txpool.datasource import find
 from txpool.errors import ConfigurationError, DataError, OperationalError, ProgrammingError, described
 from txpool.jobs.properties import TRACEPARENT
@@ -29,6 +28,7 @@ from txpool.spark.table.dialect import TableDialect, TaskCopy, dialect_of
 from txpool.spark.table.tasks import DIRECT, STAGED, StagedCopy, measure
 from txpool.spark.task.task import PartitionTask
 from txpool.spark.task.worker import prepare_worker
+from txpool.sql.characteristics import UNSPECIFIED
 
 if TYPE_CHECKING:
     from txpool.dbapi.connection import PEP249Connection

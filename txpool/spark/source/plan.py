@@ -17,20 +17,19 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from txpool.characteristics import Characteristics
 from txpool.datasource import DataSource, find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.base import LocationKey
 from txpool.resources.parts import NO_SPARK
 from txpool.resources.recovery_access import StagingTable
-from txpool.spark.commit.earlier_runs import settle_earlier_runs
-from txpool.spark.commit.locations import note_locations
+from txpool.spark.commit.before_job import note_locations, settle_earlier_runs
 from txpool.spark.source.options import canonical_options
 from txpool.spark.table.dialect import Merge, TableDialect, TaskCopy, dialect_of, require_not_alone
 from txpool.spark.table.target import Target
 from txpool.spark.task.datasources import TaskDatasources
 from txpool.spark.task.tracing import NOT_TRACED, TaskTrace, planned_trace
 from txpool.spark.types.columns import Column, Layout
+from txpool.sql.characteristics import Characteristics
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction
 

@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame
 from txpool.datasource import DataSource
 from txpool.resources.recovery_access import StagingTable
 from txpool.spark.commit.attempts import PartitionResult, require_all
-from txpool.spark.commit.earlier_runs import settle_earlier_runs
-from txpool.spark.commit.locations import note_locations
+from txpool.spark.commit.before_job import note_locations, settle_earlier_runs
 from txpool.spark.commit.slots import Reservation, reserve, try_reserve
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.commit.write import SparkWrite, WriteUndone

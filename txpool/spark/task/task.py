@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from pyspark import CPickleSerializer, TaskContext
 
-from txpool.characteristics import UNSPECIFIED, Characteristics
 from txpool.datasource import Source
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.resources.base import BranchRecord, LocationKey
@@ -19,6 +18,7 @@ from txpool.spark.commit.slots import explain_slots
 from txpool.spark.task.datasources import TaskDatasources
 from txpool.spark.task.input import TaskInput
 from txpool.spark.task.tracing import TaskTrace, ambient_trace, traced
+from txpool.sql.characteristics import UNSPECIFIED, Characteristics
 from txpool.tm.ambient import ambient_variable
 from txpool.tm.subordinate import Subordinate
 from txpool.tracing import Trace

@@ -27,7 +27,6 @@ from time import time
 
 from txpool import failpoints
 from txpool.log.base import DecisionLog, Heuristic
-from txpool.resources import branch_rows
 from txpool.resources.base import (
     Branch,
     BranchOutcome,
@@ -40,6 +39,7 @@ from txpool.resources.base import (
     Resolution,
     forget_ends,
 )
+from txpool.resources.marked import branch_rows
 from txpool.tm.commit.annotations import with_annotations
 from txpool.tm.commit.gone import judged_absent, judged_without_row
 from txpool.tm.commit.heuristics import outcome_of, record_heuristics

@@ -11,18 +11,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from txpool.characteristics import UNSPECIFIED, Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError, TransactionTimeout
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
-from txpool.tm import dropped
+from txpool.sql.characteristics import UNSPECIFIED, Characteristics, IsolationLevel
 from txpool.tm.ambient import ambient_variable, live, make_ambient
 from txpool.tm.commit.annotations import checked_note
+from txpool.tm.completion import dropped
+from txpool.tm.completion.status import OPEN
 from txpool.tm.demarcation.propagation import require_recordable
 from txpool.tm.manager import get_manager
 from txpool.tm.rules.extent import CONTEXTLIB, Extent, entrances, extent_of, learn_entrance
 from txpool.tm.rules.required import refuse_beginning_in_task
-from txpool.tm.status import OPEN
 from txpool.tm.transaction import Transaction
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 
-from txpool.characteristics import Characteristics, IsolationLevel
 from txpool.errors import ProgrammingError
-from txpool.tm import dropped
+from txpool.sql.characteristics import Characteristics, IsolationLevel
 from txpool.tm.ambient import ambient_variable, current, live, make_ambient, tell_jobs
+from txpool.tm.completion import dropped
+from txpool.tm.completion.status import Status
 from txpool.tm.manager import get_manager
 from txpool.tm.rules.required import note_suspended, refuse_beginning_in_task
-from txpool.tm.status import Status
 from txpool.tm.transaction import Transaction
 
 

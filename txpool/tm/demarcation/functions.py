@@ -11,7 +11,7 @@ from txpool.errors import ProgrammingError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from txpool.tm.dropped import Origin
+    from txpool.tm.completion.dropped import Origin
 
 #: What a decorated function has become. A class's decorator leaves it as it is.
 decorated: WeakSet[Callable[..., Any]] = WeakSet()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from txpool.characteristics import Characteristics
 from txpool.errors import ProgrammingError
+from txpool.sql.characteristics import Characteristics
 
 Propagation = Literal["required", "requires_new", "mandatory", "supports", "not_supported", "never"]
 #: The propagations that may begin a transaction, and those with which the function is always in one.

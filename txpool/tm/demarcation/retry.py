@@ -8,7 +8,7 @@ from typing import Final
 
 from txpool.errors import HeuristicError, TransactionInDoubt, TransactionRolledBack, TransactionTimeout, chain
 from txpool.resource_managers import known
-from txpool.tm.status import Status
+from txpool.tm.completion.status import Status
 from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")

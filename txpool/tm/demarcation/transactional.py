@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from txpool.characteristics import Characteristics, IsolationLevel
 from txpool.errors import ConfigurationError, ProgrammingError
+from txpool.sql.characteristics import Characteristics, IsolationLevel
 from txpool.tm.ambient import current, make_ambient, restore_ambient
 from txpool.tm.commit.annotations import checked_note
 from txpool.tm.demarcation.block import idempotent_transaction, transaction
@@ -29,7 +29,7 @@ from txpool.tm.rules.required import outside
 
 if TYPE_CHECKING:
     from txpool.idempotency.once import IdempotentTransaction, RecordIn
-    from txpool.tm.dropped import Origin
+    from txpool.tm.completion.dropped import Origin
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from txpool.errors import ProgrammingError
 from txpool.resources.base import Role
 
 if TYPE_CHECKING:
-    from txpool.characteristics import Characteristics
+    from txpool.sql.characteristics import Characteristics
     from txpool.tm.enlistment import TakesPart
 
 WRITE_A_LOG = (

@@ -11,8 +11,8 @@ from tests.integration.dbapi.first_statement.messages import IDLE, INSERT, INTRA
 from tests.support.unseen import unseen
 from txpool.datasource import DataSource
 from txpool.errors import HeuristicCommit, TransactionRolledBack
+from txpool.tm.completion.status import Status
 from txpool.tm.demarcation.block import transaction
-from txpool.tm.status import Status
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -13,9 +13,10 @@ from tests.support.jdbc_places import KINDS, JdbcPlaces
 from txpool import failpoints
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.branches.phase_two import PhaseTwoReply, PhaseTwoVerb, ReplyKind
-from txpool.resources.jdbc import codes, jvm
+from txpool.resources.jdbc.branches import codes
 from txpool.resources.jdbc.databases.derby import Derby
-from txpool.resources.jdbc.errors import OperationalError
+from txpool.resources.jdbc.dbapi.errors import OperationalError
+from txpool.resources.jdbc.jvm import jvm
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 if TYPE_CHECKING:

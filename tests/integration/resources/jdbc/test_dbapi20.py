@@ -9,8 +9,8 @@ import dbapi20
 import pytest
 
 from tests.support.jdbc import Jars, JdbcDatabase, h2
-from txpool.resources.jdbc import module
-from txpool.resources.jdbc.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi import module
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 
 
 class TestJdbc(dbapi20.DatabaseAPI20Test):

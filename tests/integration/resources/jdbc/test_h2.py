@@ -17,7 +17,7 @@ from tests.integration.resources.jdbc.test_traps import prepared
 from tests.support.jdbc_places import JdbcPlaces
 from txpool.datasource import DataSource
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.jdbc import jvm
+from txpool.resources.jdbc.jvm import jvm
 from txpool.tm.manager import get_manager
 
 if TYPE_CHECKING:

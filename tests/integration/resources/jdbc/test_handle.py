@@ -13,7 +13,7 @@ import txpool
 from tests.conftest import Databases
 from tests.support.jdbc_places import JdbcPlaces
 from txpool.datasource import DataSource
-from txpool.resources.jdbc.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 from txpool.tm.manager import configure
 
 

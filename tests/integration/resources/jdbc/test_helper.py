@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.java_helper import FOLDER, RELEASE, compiled, shipped
-from txpool.resources.jdbc import kinds
+from txpool.resources.jdbc.dbapi import kinds
 
 if TYPE_CHECKING:
     from tests.conftest import Require

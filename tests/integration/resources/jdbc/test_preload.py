@@ -18,7 +18,7 @@ from tests.support.repository import ROOT
 _APPLICATION = """
 import os
 from txpool.resources.jdbc import errors, jvm
-from txpool.resources.jdbc.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 
 def connect():
     source = jvm.started([os.environ["JAR"]]).load("org.h2.jdbcx.JdbcDataSource")()

@@ -14,8 +14,8 @@ from tests.conftest import Databases
 from tests.support.jdbc import DATABASES, Jars, JdbcDatabase, postgresql
 from txpool import errors as own
 from txpool.demo.server import EmbeddedPostgres
-from txpool.resources.jdbc import errors, module
-from txpool.resources.jdbc.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi import errors, module
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 
 #: More than come with a statement's answer, and more than one block has.
 MANY = 12_345

@@ -21,8 +21,8 @@ import pytest
 from tests.conftest import Databases
 from tests.support.jdbc import DATABASES, JdbcDatabase, java_zone
 from tests.support.mysql import MySQLServer
-from txpool.resources.jdbc import errors
-from txpool.resources.jdbc.connection import JdbcConnection
+from txpool.resources.jdbc.dbapi import errors
+from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 
 INDIA = timezone(timedelta(hours=5, minutes=30))
 MISSING = datetime(2024, 3, 31, 2, 30, 0, 123456)

@@ -16,11 +16,11 @@ from txpool import failpoints
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchRecord
-from txpool.resources.cleanup import CleanupQueue
-from txpool.resources.drivers import make_driver
-from txpool.resources.marked import MarkedTransaction
-from txpool.resources.marks import IDENTITY
-from txpool.resources.xids import Xids
+from txpool.resources.driver.making import make_driver
+from txpool.resources.driver.marks import IDENTITY
+from txpool.resources.marked.branch import MarkedTransaction
+from txpool.resources.marked.cleanup import CleanupQueue
+from txpool.resources.marked.xids import Xids
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 if TYPE_CHECKING:

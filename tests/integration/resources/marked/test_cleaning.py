@@ -13,8 +13,8 @@ from tests.integration.resources.marked.ledger import Ledger, new_gtrid, others
 from txpool import failpoints
 from txpool.errors import LogError
 from txpool.resources.base import Refused
-from txpool.resources.cleanup import CleanupQueue, pending
-from txpool.resources.xids import Xids
+from txpool.resources.marked.cleanup import CleanupQueue, pending
+from txpool.resources.marked.xids import Xids
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

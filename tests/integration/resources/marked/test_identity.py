@@ -13,9 +13,9 @@ from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import Error
 from txpool.resources.base import Refused, decode
-from txpool.resources.drivers import make_driver
-from txpool.resources.marks import IDENTITY
-from txpool.resources.xids import Xids
+from txpool.resources.driver.making import make_driver
+from txpool.resources.driver.marks import IDENTITY
+from txpool.resources.marked.xids import Xids
 from txpool.xid import make_xid, parse
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.resources.marked.ledger import Ledger, new_gtrid, others
 from txpool.errors import ConfigurationError, Error, TransactionRolledBack
 from txpool.resources.base import BranchOutcome, Refused
-from txpool.resources.local import LocalBranch
+from txpool.resources.driver.local import LocalBranch
 from txpool.xid import make_xid
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from tests.integration.resources.marked.ledger import Ledger, new_gtrid, others
 from txpool.resources.base import BranchOutcome, Refused
-from txpool.resources.marked import MarkedTransaction
-from txpool.resources.marks import IDENTITY
-from txpool.resources.mysql.xa import DEADLOCK
-from txpool.resources.xids import Xids
+from txpool.resources.driver.marks import IDENTITY
+from txpool.resources.marked.branch import MarkedTransaction
+from txpool.resources.marked.xids import Xids
+from txpool.resources.mysql.branches.xa import DEADLOCK
 
 
 def test_tombstone_wins_over_a_late_row(ledger: Ledger) -> None:

@@ -13,9 +13,9 @@ from tests.support.strangers import EVIL, Strangers, ran
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import OperationalError
-from txpool.resources.drivers import make_driver
-from txpool.resources.postgresql import trust
-from txpool.resources.xids import Xids
+from txpool.resources.driver.making import make_driver
+from txpool.resources.marked.xids import Xids
+from txpool.resources.postgresql.tables import trust
 
 MINE = (
     "create table {} (xid varchar(64) primary key, transaction_manager_id varchar(64) not null, "

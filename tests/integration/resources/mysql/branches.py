@@ -13,9 +13,9 @@ from txpool import DataSource
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import PrepareVote
-from txpool.resources.drivers import Driver, make_driver
-from txpool.resources.mysql.branch import MySQLBranch
-from txpool.resources.mysql.recovery import MySQLBranchRecovery
+from txpool.resources.driver.making import Driver, make_driver
+from txpool.resources.mysql.branches.branch import MySQLBranch
+from txpool.resources.mysql.branches.recovery import MySQLBranchRecovery
 from txpool.xid import Xid, make_gtrid, make_xid, new_incarnation
 
 INCARNATION = new_incarnation()

@@ -13,7 +13,7 @@ from tests.integration.check.place import CheckResult, checked
 from tests.support.mysql import MySQLServer, mariadb_program
 from txpool import DataSource
 from txpool.errors import ConfigurationError
-from txpool.resources.mysql.server import CREATE_IDENTITY
+from txpool.resources.mysql.session.server import CREATE_IDENTITY
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout, Require

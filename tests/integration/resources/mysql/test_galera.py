@@ -26,16 +26,16 @@ from tests.support.mysql import mariadb_program
 from tests.support.repository import ROOT
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
-from txpool.conformance.case import Verdict
+from txpool.conformance.cases.case import Verdict
 from txpool.conformance.kit import run_cases
 from txpool.datasource import DataSource
 from txpool.log import open_log
 from txpool.resources.base import BranchOutcome, Refused
-from txpool.resources.cleanup import CleanupQueue
-from txpool.resources.drivers import make_driver
-from txpool.resources.marked import MarkedTransaction
-from txpool.resources.mysql.xa import DEADLOCK
-from txpool.resources.xids import Xids
+from txpool.resources.driver.making import make_driver
+from txpool.resources.marked.branch import MarkedTransaction
+from txpool.resources.marked.cleanup import CleanupQueue
+from txpool.resources.marked.xids import Xids
+from txpool.resources.mysql.branches.xa import DEADLOCK
 
 if TYPE_CHECKING:
     from tests.conftest import Databases, Require

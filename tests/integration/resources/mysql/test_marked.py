@@ -20,9 +20,9 @@ from tests.integration.resources.marked.ledger import Ledger, new_gtrid, opened,
 from tests.support.mysql import MySQLServer, mariadb_program
 from txpool.errors import Error, NotSupportedError, ProgrammingError
 from txpool.resources.base import BranchOutcome, Refused
-from txpool.resources.cleanup import CleanupQueue
-from txpool.resources.marked import MarkedTransaction
-from txpool.resources.xids import Xids
+from txpool.resources.marked.branch import MarkedTransaction
+from txpool.resources.marked.cleanup import CleanupQueue
+from txpool.resources.marked.xids import Xids
 
 
 @pytest.fixture(params=["mariadb", "mysql8"])

@@ -26,10 +26,11 @@ from tests.support.waiting import until
 from txpool import DataSource, cli
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome
-from txpool.resources.branch_rows import BranchRows
-from txpool.resources.drivers import Driver, make_driver
-from txpool.resources.jdbc.branch import JdbcBranch
-from txpool.resources.mysql import proof, xa
+from txpool.resources.driver.making import Driver, make_driver
+from txpool.resources.jdbc.branches.branch import JdbcBranch
+from txpool.resources.marked.branch_rows import BranchRows
+from txpool.resources.mysql.branches import xa
+from txpool.resources.mysql.session import proof
 from txpool.xid import make_gtrid, make_xid, new_incarnation
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from tests.support.mysql_proxy import Fault
 from tests.support.waiting import until
 from txpool.errors import NotSupportedError, OperationalError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome, PrepareVote
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
 from txpool.xid import TaskName
 
 

@@ -15,7 +15,7 @@ from tests.support.mysql import MySQLServer
 from tests.support.mysql_proxy import Fault
 from tests.support.waiting import until
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.mysql import xa
+from txpool.resources.mysql.branches import xa
 
 ENDS = [("commit", BranchOutcome.COMMITTED, [1]), ("rollback", BranchOutcome.ROLLED_BACK, [])]
 
@@ -305,7 +305,7 @@ def server_account(server: MySQLServer) -> tuple[int, int]:
 
 
 def test_only_so_many_tokens_of_generations_are_kept(world: BranchDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txpool.resources.mysql.server._GENERATIONS", 3)
+    monkeypatch.setattr("txpool.resources.mysql.session.server._GENERATIONS", 3)
     for _ in range(5):
         world.driver_of().connect().break_off()
     assert len(world.server.execute("select token from txpool.generations")) == 3

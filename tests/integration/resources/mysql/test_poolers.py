@@ -24,8 +24,8 @@ from txpool import DataSource
 from txpool.config.secrets import Secret
 from txpool.log import open_log
 from txpool.resources.base import BranchOutcome
-from txpool.resources.mysql.pooler import BehindPooler, is_greeted
-from txpool.resources.xids import Xids
+from txpool.resources.marked.xids import Xids
+from txpool.resources.mysql.session.pooler import BehindPooler, is_greeted
 from txpool.tm.manager import configure
 
 #: The server answers once the administrator has let go of the lock.

@@ -18,8 +18,8 @@ from tests.support.waiting import until
 from txpool.config.secrets import Secret
 from txpool.resources.base import BranchOutcome
 from txpool.resources.branches.phase_two import PhaseTwoVerb
-from txpool.resources.mysql.phase_two import MySQLPhaseTwo
-from txpool.resources.mysql.session import changes_session, text_of
+from txpool.resources.mysql.branches.phase_two import MySQLPhaseTwo
+from txpool.resources.mysql.session.statement_text import changes_session, text_of
 
 #: What a session has, as far as these tests change it.
 STATE = "select @a, @@sql_mode <> '', database(), current_user(), @@character_set_client, @@collation_connection"

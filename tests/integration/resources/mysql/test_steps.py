@@ -13,7 +13,7 @@ from tests.support.mysql_proxy import Fault
 from txpool.errors import OperationalError
 from txpool.resources.base import BranchOutcome
 from txpool.resources.deadlines import step_until
-from txpool.resources.mysql.recovery import MySQLBranchRecovery
+from txpool.resources.mysql.branches.recovery import MySQLBranchRecovery
 
 #: Seconds that nothing here takes.
 _LONG = 600.0

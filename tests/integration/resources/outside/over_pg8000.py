@@ -22,9 +22,9 @@ from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, 
 from txpool.resources.blocking import BlockingBranch
 from txpool.resources.database import Database
 from txpool.resources.deadlines import Deadlines
-from txpool.resources.dialect import Dialect
-from txpool.resources.driver import Driver
-from txpool.resources.local import LocalTransaction
+from txpool.resources.driver.dialect import Dialect
+from txpool.resources.driver.driver import Driver
+from txpool.resources.driver.local import LocalTransaction
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid, parse
 

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.resources.own.outboxes import file_of
 from tests.support.outbox import ProvenOutbox
 from txpool.config.settings import DataSourceSettings
-from txpool.conformance.case import Verdict
+from txpool.conformance.cases.case import Verdict
 from txpool.conformance.kit import CASES, run_cases
 from txpool.resource import Refused
 

@@ -10,11 +10,11 @@ import pytest
 import txpool
 from tests.integration.resources.own.outboxes import file_of, left, sent
 from tests.support.outbox import ProvenOutbox
-from txpool.conformance.case import Verdict
+from txpool.conformance.cases.case import Verdict
 from txpool.conformance.kit import run_cases
 from txpool.datasource import find_source
 from txpool.resource import BranchRecovery, ResourceManager, Xid
-from txpool.resources.resource_branch import ResourceBranch, ResourceRecovery
+from txpool.resources.own.branch import ResourceBranch, ResourceRecovery
 from txpool.tm.manager import get_manager
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import PrepareVote
-from txpool.resources.drivers import Driver, make_driver
-from txpool.resources.postgresql.branch import PostgreSQLBranch
+from txpool.resources.driver.making import Driver, make_driver
+from txpool.resources.postgresql.branches.branch import PostgreSQLBranch
 from txpool.xid import Xid, make_gtrid, make_xid, new_incarnation
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from txpool.config.secrets import Secret
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
 from txpool.resources.branches.adopted import PhaseTwoConnection
 from txpool.resources.branches.phase_two import PhaseTwoVerb
-from txpool.resources.postgresql import phase_two
-from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
-from txpool.resources.postgresql.phase_two import PostgreSQLPhaseTwo
+from txpool.resources.postgresql.branches import phase_two
+from txpool.resources.postgresql.branches.phase_two import PostgreSQLPhaseTwo
+from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.session.identity import identify
 
 OUTCOMES = {"commit": BranchOutcome.COMMITTED, "rollback": BranchOutcome.ROLLED_BACK}

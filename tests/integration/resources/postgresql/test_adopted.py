@@ -15,10 +15,10 @@ from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.branches.adopted import AdoptedBranch, PhaseTwoConnection
 from txpool.resources.deadlines import Deadlines
-from txpool.resources.drivers import make_driver
-from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
+from txpool.resources.driver.making import make_driver
+from txpool.resources.postgresql.branches.phase_two import PostgreSQLPhaseTwo
+from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.driver import PsycopgDriver
-from txpool.resources.postgresql.phase_two import PostgreSQLPhaseTwo
 from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 

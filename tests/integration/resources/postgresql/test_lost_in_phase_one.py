@@ -11,7 +11,7 @@ from tests.integration.resources.postgresql.branches import SLOW, BranchDatabase
 from tests.support.waiting import until
 from txpool.errors import OperationalError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome
-from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
+from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
 
 
 def test_session_lost_before_prepare(world: BranchDatabase) -> None:

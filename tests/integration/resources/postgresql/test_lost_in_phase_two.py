@@ -15,8 +15,8 @@ from tests.integration.resources.postgresql.branches import BranchDatabase, new_
 from tests.support.waiting import until
 from txpool.resources.base import BranchOutcome, PrepareVote
 from txpool.resources.deadlines import Deadlines
-from txpool.resources.postgresql.branch import PostgreSQLBranch
-from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
+from txpool.resources.postgresql.branches.branch import PostgreSQLBranch
+from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
 
 
 def test_session_lost_between_the_phases(world: BranchDatabase) -> None:

@@ -9,7 +9,7 @@ import psycopg
 from tests.integration.resources.postgresql.branches import BranchDatabase, driver_of, new_xid
 from txpool.config.secrets import Secret
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
+from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
 
 
 def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(world: BranchDatabase) -> None:

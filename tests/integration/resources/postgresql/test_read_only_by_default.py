@@ -15,7 +15,7 @@ from tests.support.strangers import Strangers
 from txpool.config.secrets import Secret
 from txpool.datasource import DataSource
 from txpool.log import SqlLog
-from txpool.resources.postgresql.staging import PostgreSQLStagingTable
+from txpool.resources.postgresql.tables.staging import PostgreSQLStagingTable
 from txpool.xid import make_gtrid, new_incarnation
 
 if TYPE_CHECKING:

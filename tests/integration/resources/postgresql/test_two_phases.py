@@ -12,7 +12,7 @@ from tests.support.waiting import until
 from txpool import failpoints
 from txpool.errors import IntegrityError, TransactionRolledBack
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote
-from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
+from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
 
 
 def test_failed_transaction_votes_no_where_psycopg_says_yes(world: BranchDatabase) -> None:

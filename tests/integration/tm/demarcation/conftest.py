@@ -14,7 +14,7 @@ import pytest
 from tests.integration.tm.demarcation.reports import Reports
 from tests.integration.tm.demarcation.table import OneDatasource
 from txpool.datasource import DataSource
-from txpool.resources.xids import Xids
+from txpool.resources.marked.xids import Xids
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.calls import rollback
 from txpool.tm.manager import configure

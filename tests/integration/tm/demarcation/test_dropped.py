@@ -21,11 +21,11 @@ from tests.integration.tm.demarcation.table import OneDatasource
 from tests.support.waiting import until
 from txpool.errors import Error, InterfaceError, OperationalError, ProgrammingError
 from txpool.tm.ambient import make_ambient
+from txpool.tm.completion.status import Status
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.calls import begin, commit, suspend
 from txpool.tm.lifetime import TransactionScoped
 from txpool.tm.manager import configure, get_manager
-from txpool.tm.status import Status
 from txpool.tm.subordinate import Subordinate
 from txpool.tm.transaction import Transaction
 

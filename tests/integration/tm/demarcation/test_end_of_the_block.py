@@ -14,7 +14,7 @@ from tests.integration.tm.demarcation.table import OneDatasource
 from tests.support.unseen import unseen
 from txpool.datasource import DataSource
 from txpool.errors import PoolClosed, ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
-from txpool.resources.xids import Xids
+from txpool.resources.marked.xids import Xids
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:

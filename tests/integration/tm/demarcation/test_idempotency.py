@@ -15,7 +15,7 @@ import txpool
 from tests.integration.tm.demarcation.idempotent_work import ID, insert, records, run
 from tests.integration.tm.demarcation.table import OneDatasource
 from txpool import AlreadyDone, ProgrammingError, Status, TransactionRolledBack
-from txpool.resources.xids import Xids
+from txpool.resources.marked.xids import Xids
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.transactional import transactional

@@ -16,7 +16,7 @@ from tests.integration.tm.demarcation.table import OneDatasource
 from tests.support.waiting import until
 from txpool import AlreadyDone, OperationalError, Status, TransactionRolledBack, TransactionTimeout
 from txpool.idempotency import once as idempotency
-from txpool.resources.postgresql.trust import relation_faults
+from txpool.resources.postgresql.tables.trust import relation_faults
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from recovery.operator.audit import AuditEntry
 from recovery.operator.listing import InDoubt
 from recovery.operator.schema import shape
 from recovery.operator.suspension import Suspension
-from recovery.scan.expiry import Expired
+from recovery.scan.modules.expiry import Expired
 from recovery.scan.report import ScanReport
 from tests.models.recovery import RecoveryWorld, logged, marked, pointed, unaccounted, world_after
 from txpool.errors import ProgrammingError

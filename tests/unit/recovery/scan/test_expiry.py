@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from recovery import RecoveryManager
-from recovery.scan.expiry import Entry, Expiry, Kind, KindScanner
+from recovery.scan.modules.expiry import Entry, Expiry, Kind, KindScanner
 from tests.models.recovery import RecoveryWorld, logged, marked, pointed, unaccounted, world_after
 from tests.models.recovery_databases import NODE, WatchedLog
 from txpool.config.settings import RecoverySettings

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from recovery import RecoveryManager
-from recovery.scan.orphans import (
+from recovery.scan.modules.orphans import (
     FILTERS,
     Ballot,
     IncarnationFilter,
@@ -31,12 +31,12 @@ from txpool.xid import TaskName, Xid, make_gtrid, make_xid
 CLASSES = """
 class Hold:
     def vote(self, evidence, xid):
-        from recovery.scan.orphans import Ballot, Vote
+        from recovery.scan.modules.orphans import Ballot, Vote
         return Ballot(Vote.LEAVE_ALONE, "not on a Friday", alarm=True)
 
 class Reckless:
     def vote(self, evidence, xid):
-        from recovery.scan.orphans import Ballot, Vote
+        from recovery.scan.modules.orphans import Ballot, Vote
         return Ballot(Vote.ROLLBACK, "away with it")
 
 class Broken:

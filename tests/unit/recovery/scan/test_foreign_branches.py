@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from recovery import RecoveryManager
-from recovery.scan.datasources import ListedBranch
+from recovery.scan.datasources.datasources import ListedBranch
 from recovery.scan.owners import BranchOwners
 from tests.models.recovery import RecoveryWorld, logged, marked, pointed, unaccounted, world_after
 from tests.models.recovery_databases import NODE, ModelDatabase

@@ -10,8 +10,8 @@ from recovery import RecoveryManager
 from tests.models.recovery import RecoveryWorld, marked, pointed, world_after
 from tests.models.recovery_databases import NODE
 from txpool import DataSource
+from txpool.resources.marked.xids import Xids
 from txpool.resources.recovery_access import MarkedRow
-from txpool.resources.xids import Xids
 from txpool.xid import make_gtrid
 
 

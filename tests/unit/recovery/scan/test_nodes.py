@@ -11,7 +11,7 @@ import pytest
 from recovery import RecoveryManager
 from recovery.operator.alarms import unconfigured
 from recovery.scan import saved
-from recovery.scan.orphans import NodeFilter, Vote
+from recovery.scan.modules.orphans import NodeFilter, Vote
 from tests.models.recovery import RecoveryWorld, logged, marked, pointed, snapshot_of, unaccounted
 from tests.models.recovery_databases import NODE
 from txpool.config.settings import RecoverySettings

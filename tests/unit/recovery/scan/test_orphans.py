@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.scan.orphans import Ballot, IncarnationFilter, NodeFilter, TransactionLogFilter, Vote, all_filters, poll
+from recovery.scan.modules.orphans import (
+    Ballot,
+    IncarnationFilter,
+    NodeFilter,
+    TransactionLogFilter,
+    Vote,
+    all_filters,
+    poll,
+)
 from recovery.scan.snapshot import CoordinatorState, Snapshot
 from tests.models.recovery import snapshot_of
 from tests.models.recovery_databases import NODE

@@ -12,8 +12,9 @@ import pytest
 
 from recovery import RecoveryManager
 from recovery.cli import ExitCode, _exit_code
-from recovery.scan import overdue, saved
-from recovery.scan.orphans import Ballot, Vote
+from recovery.scan import saved
+from recovery.scan.modules import overdue
+from recovery.scan.modules.orphans import Ballot, Vote
 from recovery.scan.snapshot import MARGIN_SECONDS, Snapshot
 from tests.models.recovery import RecoveryWorld, logged, marked, pointed
 from txpool.config.settings import RecoverySettings

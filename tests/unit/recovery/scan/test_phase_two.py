@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from recovery import RecoveryManager
-from recovery.scan.orphans import Ballot
+from recovery.scan.modules.orphans import Ballot
 from recovery.scan.snapshot import Snapshot
 from tests.models.recovery import RecoveryWorld, logged, world_after
 from tests.models.recovery_databases import Calls, ModelDatabase

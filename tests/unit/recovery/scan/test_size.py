@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from recovery.operator.listing import in_doubt
-from recovery.scan.datasources import RecoveryDatasources
-from recovery.scan.orphans import NodeFilter, all_filters, poll
+from recovery.scan.datasources.datasources import RecoveryDatasources
+from recovery.scan.modules.orphans import NodeFilter, all_filters, poll
 from recovery.scan.reading import take_snapshot
 from recovery.scan.snapshot import Snapshot
 from txpool.log.memory import MemoryDisk, MemoryLog

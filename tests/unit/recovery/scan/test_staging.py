@@ -11,7 +11,7 @@ from tests.models.recovery import RecoveryWorld, logged, marked, pointed, snapsh
 from tests.models.recovery_databases import NODE, ModelDatabase, ModelLedger
 from txpool.log.base import Decision, IncarnationState
 from txpool.resources.base import BranchRecord
-from txpool.resources.postgresql.staging import PostgreSQLStagingTable
+from txpool.resources.postgresql.tables.staging import PostgreSQLStagingTable
 from txpool.resources.recovery_access import MarkedRow
 from txpool.xid import Xid, make_gtrid, make_xid
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from recovery import RecoveryManager
-from recovery.scan.workers import NoAnswer, Workers
+from recovery.scan.datasources.workers import NoAnswer, Workers
 from tests.models.recovery import RecoveryWorld, logged, marked, world_after
 from tests.support.waiting import until
 from txpool.config.settings import RecoverySettings

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote, Refused
 from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
-from txpool.resources.jdbc import codes, jvm
+from txpool.resources.jdbc.branches import codes
+from txpool.resources.jdbc.branches.xid import java_xid, key_of, xid_of
 from txpool.resources.jdbc.databases.database import GENERATION, Database, EndedUnseen, PreparedVote
-from txpool.resources.jdbc.errors import ConnectionLost, OperationalError, call, from_java
-from txpool.resources.jdbc.xid import java_xid, key_of, xid_of
+from txpool.resources.jdbc.dbapi.errors import ConnectionLost, OperationalError, call, from_java
+from txpool.resources.jdbc.jvm import jvm
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid
 

@@ -23,7 +23,7 @@ from txpool.resources.branches.phase_two import PhaseTwoReply, PhaseTwoVerb, Rep
 from txpool.resources.jdbc.databases import own_tables
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
 from txpool.resources.jdbc.databases.database import GENERATION, DatabaseIdentity, EndedUnseen, PreparedVote, is_program
-from txpool.resources.jdbc.errors import call
+from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.marks import H2Marks
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import H2 as H2_SQL

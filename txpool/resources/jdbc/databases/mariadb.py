@@ -13,14 +13,15 @@ from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.branches.phase_two import PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA, XaError
 from txpool.resources.jdbc.databases.database import DatabaseIdentity
-from txpool.resources.jdbc.errors import call
+from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.marks import MariaDBMarks
-from txpool.resources.mysql import pooler, xa
-from txpool.resources.mysql import server as servers
-from txpool.resources.mysql.lock_holders import NOT_ALLOWED, behind_prepared
-from txpool.resources.mysql.proof import warn_unproven
-from txpool.resources.mysql.protocol import WARNINGS, CommandResult, tells_that_rows_stay
-from txpool.resources.mysql.session import changes_session, commands_branch, may_commit, text_of
+from txpool.resources.mysql.branches import xa
+from txpool.resources.mysql.branches.lock_holders import NOT_ALLOWED, behind_prepared
+from txpool.resources.mysql.session import pooler
+from txpool.resources.mysql.session import server as servers
+from txpool.resources.mysql.session.proof import warn_unproven
+from txpool.resources.mysql.session.protocol import WARNINGS, CommandResult, tells_that_rows_stay
+from txpool.resources.mysql.session.statement_text import changes_session, commands_branch, may_commit, text_of
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import MYSQL
 

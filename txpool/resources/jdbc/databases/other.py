@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from txpool.resources.jdbc.databases.by_xa import DatabaseByXA
 from txpool.resources.jdbc.databases.database import DatabaseIdentity
-from txpool.resources.jdbc.errors import NotSupportedError, OperationalError
+from txpool.resources.jdbc.dbapi.errors import NotSupportedError, OperationalError
 
 if TYPE_CHECKING:
     from txpool.resources.jdbc.session import XaConnection

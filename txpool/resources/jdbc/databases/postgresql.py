@@ -21,14 +21,14 @@ from txpool.resources.base import BranchOutcome, BranchRecord, Refused
 from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc.databases.by_sql import DatabaseBySQL
 from txpool.resources.jdbc.databases.database import DatabaseIdentity, EndedUnseen, PreparedVote
-from txpool.resources.jdbc.errors import call
+from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.marks import JdbcPostgreSQLMarks
-from txpool.resources.postgresql.branch_recovery import PREPARED, branches_of
-from txpool.resources.postgresql.lock_holders import HOLDERS, held_by
-from txpool.resources.postgresql.phase_two import NO_TIMEOUTS, NO_XID, OUTCOMES, STATUS, TAKE_ROLE
+from txpool.resources.postgresql.branches.lock_holders import HOLDERS, held_by
+from txpool.resources.postgresql.branches.phase_two import NO_TIMEOUTS, NO_XID, OUTCOMES, STATUS, TAKE_ROLE
+from txpool.resources.postgresql.branches.recovery import PREPARED, branches_of
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.identity import IDENTITY, ROLE, TIMELINE
-from txpool.resources.postgresql.session.statement_text import may_commit, outlives_transaction
+from txpool.resources.postgresql.statements.statement_text import may_commit, outlives_transaction
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.sql.dialects import POSTGRESQL
 from txpool.xid import FORMAT_ID, Xid, parse

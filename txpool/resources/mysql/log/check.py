@@ -7,14 +7,14 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.findings.finding import Finding, NotConnected, failure, ok, warning
-from txpool.log.statements import TABLES
+from txpool.log.sql.statements import TABLES
 from txpool.resources.mysql.log.facts import POOLER, WhyNot, settings_of, why_nots
-from txpool.resources.mysql.protocol import code_of
-from txpool.resources.mysql.server import CREATE_IDENTITY, IDENTITY_TABLE, Server, ask
+from txpool.resources.mysql.session.protocol import code_of
+from txpool.resources.mysql.session.server import CREATE_IDENTITY, IDENTITY_TABLE, Server, ask
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.log.server import MySQLLogServer
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.state import MySQLRawConnection
 
 _REFUSED: Final = frozenset({1044, 1045, 1049, 1130, 1698})
 _NEEDED: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from txpool.errors import ConfigurationError
-from txpool.resources.mysql.address import KEEPALIVES, PORT, TLS_FILES, TLS_FLAGS, database_in
 from txpool.resources.mysql.driver import MySQLDriver
+from txpool.resources.mysql.session.address import KEEPALIVES, PORT, TLS_FILES, TLS_FLAGS, database_in
 
 if TYPE_CHECKING:
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.state import MySQLRawConnection
 
 #: The drivers, the first one that is installed is used; each with the extra that installs it.
 DRIVERS: Final = (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from txpool.resources.mysql import pooler
-from txpool.resources.mysql.server import Server
+from txpool.resources.mysql.session import pooler
+from txpool.resources.mysql.session.server import Server
 
 if TYPE_CHECKING:
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.state import MySQLRawConnection
 
 _SETTINGS: Final = """SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format, @@read_only"""
 _FILE: Final = "and write it into the server's file"

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 from txpool.config.secrets import without_secrets
 from txpool.errors import LogError
 from txpool.findings.finding import Finding
-from txpool.log.server import LogServer, Parameters
-from txpool.log.statements import TABLES, Script
-from txpool.resources.mysql import xa
+from txpool.log.sql.server import LogServer, Parameters
+from txpool.log.sql.statements import TABLES, Script
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.log.connecting import Connecting
 from txpool.resources.mysql.log.facts import as_text, durability_of, settings_of, why_nots
 from txpool.resources.mysql.log.statements import RECORD, SCHEMA, STATEMENTS
-from txpool.resources.mysql.protocol import CommandResult, code_of
-from txpool.resources.mysql.server import ask, assign_identity
+from txpool.resources.mysql.session.protocol import CommandResult, code_of
+from txpool.resources.mysql.session.server import ask, assign_identity
 
 if TYPE_CHECKING:
-    from txpool.resources.mysql.state import MySQLRawConnection
+    from txpool.resources.mysql.session.state import MySQLRawConnection
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

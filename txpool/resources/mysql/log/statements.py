@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txpool.log.statements import Statements
+from txpool.log.sql.statements import Statements
 
 _NODES: Final = "(%(every)s OR node IN %(nodes)s)"
 #: A lease is a lock whose name only the registry has, held by the very session that took it.

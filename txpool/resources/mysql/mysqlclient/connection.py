@@ -16,10 +16,10 @@ import MySQLdb
 from MySQLdb.connections import Connection
 from MySQLdb.constants import CR
 
-from txpool.resources.mysql.forks import abandon_after_fork
-from txpool.resources.mysql.protocol import ends_session
-from txpool.resources.mysql.session import LONG
-from txpool.resources.mysql.state import MySQLRawConnection
+from txpool.resources.mysql.session.forks import abandon_after_fork
+from txpool.resources.mysql.session.protocol import ends_session
+from txpool.resources.mysql.session.state import MySQLRawConnection
+from txpool.resources.mysql.session.statement_text import LONG
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.mysqlclient.session import MySQLdbSession

@@ -13,10 +13,10 @@ import MySQLdb.cursors
 
 from txpool.errors import ConfigurationError, OperationalError
 from txpool.resources.deadlines import in_step
-from txpool.resources.mysql.address import arguments
 from txpool.resources.mysql.driver import MySQLDriver
 from txpool.resources.mysql.mysqlclient.connection import MySQLdbRawConnection
 from txpool.resources.mysql.mysqlclient.session import MySQLdbSession, SteppedMySQLdbSession
+from txpool.resources.mysql.session.address import arguments
 
 _WHOLE_SECONDS: Final = ("connect_timeout", "read_timeout", "write_timeout")
 #: The client's library opens another session in silence if this one is lost: what follows would commit by itself.

@@ -17,7 +17,7 @@ from MySQLdb.constants import CR
 
 from txpool.errors import translate
 from txpool.resources.deadlines import ReplyTimeout, reply_timeout, within_step
-from txpool.resources.mysql.protocol import CommandResult, after_what_went_ahead, ends_session
+from txpool.resources.mysql.session.protocol import CommandResult, after_what_went_ahead, ends_session
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.mysqlclient.connection import MySQLdbRawConnection

@@ -22,14 +22,14 @@ from pymysql.constants import CLIENT, COMMAND, CR, SERVER_STATUS
 from pymysql.protocol import EOFPacketWrapper
 
 from txpool.errors import translate
-from txpool.resources.mysql import xa
-from txpool.resources.mysql.forks import abandon_after_fork
-from txpool.resources.mysql.protocol import CommandResult, after_what_went_ahead
+from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.pymysql.reading import OK, WHOLE_PACKET
 from txpool.resources.mysql.pymysql.rows import RowsConnection
 from txpool.resources.mysql.pymysql.session import PyMySQLSession
-from txpool.resources.mysql.session import LONG, commits_nothing
-from txpool.resources.mysql.state import MySQLRawConnection
+from txpool.resources.mysql.session.forks import abandon_after_fork
+from txpool.resources.mysql.session.protocol import CommandResult, after_what_went_ahead
+from txpool.resources.mysql.session.state import MySQLRawConnection
+from txpool.resources.mysql.session.statement_text import LONG, commits_nothing
 
 _COM_RESET_CONNECTION: Final = 0x1F
 _STATE_CHANGED: Final = 0x4000

@@ -12,7 +12,7 @@ from pymysql.constants import CR
 
 from txpool.errors import translate
 from txpool.resources.deadlines import reply_timeout
-from txpool.resources.mysql.protocol import CommandResult
+from txpool.resources.mysql.session.protocol import CommandResult
 
 if TYPE_CHECKING:
     from txpool.resources.mysql.pymysql.connection import PyMySQLRawConnection

@@ -8,7 +8,7 @@ from txpool.config.settings import DataSourceSettings
 from txpool.errors import translated
 from txpool.findings.finding import Finding
 from txpool.resources.base import Role
-from txpool.resources.drivers import make_driver
+from txpool.resources.driver.making import make_driver
 from txpool.resources.postgresql.check import marks, prepared, session, settings, trust
 from txpool.resources.postgresql.check.connecting import connected
 from txpool.resources.postgresql.check.server import server_facts

@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError, described
 from txpool.findings.finding import Finding, NotConnected, failure
-from txpool.resources.drivers import make_driver
+from txpool.resources.driver.making import make_driver
 
 _CONNECT_TIMEOUT_SECONDS = "10"  # if neither the url nor driver.connect_timeout has one
 

@@ -10,7 +10,7 @@ import psycopg
 from txpool.config.settings import DataSourceSettings
 from txpool.findings.finding import Finding, Severity, failure
 from txpool.findings.marks import COLUMNS, CREATE, DECISIONS, EVIDENCE, IS_MARK, mark_count, missing_columns, row_count
-from txpool.resources.drivers import make_driver
+from txpool.resources.driver.making import make_driver
 from txpool.resources.postgresql.check import trust
 from txpool.resources.postgresql.check.connecting import connected, quoted, user_of
 from txpool.resources.postgresql.check.server import server_facts

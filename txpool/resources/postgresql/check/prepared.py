@@ -11,8 +11,8 @@ from txpool.config.settings import DataSourceSettings
 from txpool.errors import described
 from txpool.findings.finding import Finding, failure, ok, warning
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.drivers import make_driver
-from txpool.resources.postgresql.branch_recovery import PostgreSQLBranchRecovery
+from txpool.resources.driver.making import make_driver
+from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
 from txpool.resources.postgresql.check.connecting import connected, quoted, user_of
 from txpool.resources.postgresql.check.server import ServerFacts, server_facts
 from txpool.resources.postgresql.qualified import qualified

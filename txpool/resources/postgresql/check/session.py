@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, LiteralString
 from txpool.config.settings import DataSourceSettings
 from txpool.findings.finding import Finding, warning
 from txpool.resources.postgresql.qualified import qualified
-from txpool.resources.postgresql.session.statement_text import names_what_stays
+from txpool.resources.postgresql.statements.statement_text import names_what_stays
 
 if TYPE_CHECKING:
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection

@@ -12,8 +12,8 @@ from txpool.findings.finding import Finding, failure, warning
 from txpool.resources.postgresql.check.connecting import quoted
 from txpool.resources.postgresql.check.server import ServerFacts
 from txpool.resources.postgresql.qualified import qualified
-from txpool.resources.postgresql.staging import SCHEMA, PostgreSQLStagingTable
-from txpool.resources.postgresql.trust import TrustFault, creators, relation_faults, schema_faults, writers
+from txpool.resources.postgresql.tables.staging import SCHEMA, PostgreSQLStagingTable
+from txpool.resources.postgresql.tables.trust import TrustFault, creators, relation_faults, schema_faults, writers
 
 if TYPE_CHECKING:
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection

@@ -14,15 +14,14 @@ from psycopg.abc import AdaptContext
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import Format, PGconn, TransactionStatus
 
-from txpool.dbapi.forwarding import forwards
-from txpool.dbapi.overrides import Attribute
+from txpool.dbapi.driver_attributes import Attribute, forwards
 from txpool.dbapi.refusals import autocommit_refused
 from txpool.errors import InterfaceError, described, translated
 from txpool.resources.postgresql.handle.cursor import ExecutedCursor, PsycopgCursor, UserCursor
 from txpool.resources.postgresql.handle.two_phase import TwoPhaseConnection
 from txpool.resources.postgresql.session.libpq import IDLE
 from txpool.resources.postgresql.session.psycopg_private import OPEN_BLOCKS, statement_in, two_phase_of
-from txpool.resources.postgresql.session.statement_text import text_of_query
+from txpool.resources.postgresql.statements.statement_text import text_of_query
 
 if TYPE_CHECKING:
     from txpool.dbapi.enlistment import Enlistment

@@ -12,8 +12,7 @@ from psycopg.copy import Writer
 from psycopg.rows import tuple_row
 
 from txpool.dbapi.cursor import Cursor, PEP249Cursor
-from txpool.dbapi.forwarding import forwards
-from txpool.dbapi.overrides import CursorAttribute
+from txpool.dbapi.driver_attributes import CursorAttribute, forwards
 from txpool.errors import translated
 from txpool.resources.postgresql.handle.copy import Copy
 from txpool.resources.postgresql.session.psycopg_private import (
@@ -23,7 +22,7 @@ from txpool.resources.postgresql.session.psycopg_private import (
     sent_by,
     write_through,
 )
-from txpool.resources.postgresql.session.statement_text import outlives_transaction
+from txpool.resources.postgresql.statements.statement_text import outlives_transaction
 
 if TYPE_CHECKING:
     from txpool.dbapi.connection import PEP249Connection

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from txpool.findings.finding import Finding, NotConnected, failure
-from txpool.log.statements import TABLES
+from txpool.log.sql.statements import TABLES
 from txpool.resources.postgresql.check import marks, trust
 from txpool.resources.postgresql.check import settings as server_settings
 from txpool.resources.postgresql.check.connecting import diagnosed

@@ -18,14 +18,14 @@ from psycopg import conninfo
 from txpool.config.secrets import without_secrets
 from txpool.errors import ConfigurationError, LogError
 from txpool.findings.finding import Finding
-from txpool.log.server import LogServer, Parameters
-from txpool.log.statements import TABLES, Script
+from txpool.log.sql.server import LogServer, Parameters
+from txpool.log.sql.statements import TABLES, Script
 from txpool.resources.postgresql.log.statements import RECORD, STATEMENTS
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.session.connection import DeadlineConnection, check_alive, deadline_after, roll_back
 from txpool.resources.postgresql.session.identity import identify
 from txpool.resources.postgresql.session.libpq import bounded, ends_session
-from txpool.resources.postgresql.trust import message_of, relation_faults
+from txpool.resources.postgresql.tables.trust import message_of, relation_faults
 
 # In the collation "C", since an upgrade of the system's collations would leave other indexes in a wrong order.
 _SCHEMA = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txpool.log.statements import Statements
+from txpool.log.sql.statements import Statements
 from txpool.resources.postgresql.log.holders import HELD_LEASES
 
 #: Records a decision; without branches, the key alone.

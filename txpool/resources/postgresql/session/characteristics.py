@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg import IsolationLevel
 
-from txpool.characteristics import Characteristics
+from txpool.sql.characteristics import Characteristics
 
 if TYPE_CHECKING:
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection

@@ -6,10 +6,10 @@ from typing import Any
 
 import psycopg
 
-from txpool.characteristics import UNSPECIFIED
 from txpool.resources.base import PrepareLocation
 from txpool.resources.postgresql.session.characteristics import beginning_of
 from txpool.resources.postgresql.session.spare_cursor import SparingConnection
+from txpool.sql.characteristics import UNSPECIFIED
 
 
 class PsycopgRawConnection(SparingConnection):

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from txpool.datasource import connect
 from txpool.errors import DataError
-from txpool.resources.mysql import xa
 from txpool.resources.mysql.bound_rows import NO_MORE_STATEMENTS, BoundRows
-from txpool.resources.mysql.protocol import code_of
+from txpool.resources.mysql.branches import xa
+from txpool.resources.mysql.session.protocol import code_of
 from txpool.spark.table.mysql.binary import bound
 from txpool.spark.table.mysql.encoding import statements
 from txpool.spark.types.encoding import ColumnEncoding

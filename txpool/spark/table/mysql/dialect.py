@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txpool.datasource import DataSource
 from txpool.resources.base import Role
-from txpool.resources.mysql.own_tables import quoted
-from txpool.resources.mysql.partitions import MySQLPartitions
-from txpool.resources.mysql.staging import MySQLStaging, MySQLStagingTable
+from txpool.resources.mysql.tables.own_tables import quoted
+from txpool.resources.mysql.tables.partitions import MySQLPartitions
+from txpool.resources.mysql.tables.staging import MySQLStaging, MySQLStagingTable
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.table.dialect import TableDialect
 from txpool.spark.table.mysql.copying import LOCKED, MySQLCopy

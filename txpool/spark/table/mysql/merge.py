@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from txpool.datasource import DataSource
 from txpool.errors import DataError, NotSupportedError, OperationalError
-from txpool.resources.mysql.own_tables import DENIED, database_of, quoted
-from txpool.resources.mysql.protocol import code_of
-from txpool.resources.mysql.staging import MySQLStaging, MySQLStagingTable, keep_target, require_kept
+from txpool.resources.mysql.session.protocol import code_of
+from txpool.resources.mysql.tables.own_tables import DENIED, database_of, quoted
+from txpool.resources.mysql.tables.staging import MySQLStaging, MySQLStagingTable, keep_target, require_kept
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.table.mysql.copying import exact_session
 from txpool.spark.table.mysql.types import create_statement, quoted_list

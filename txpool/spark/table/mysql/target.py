@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from txpool.datasource import DataSource, known
 from txpool.errors import NotSupportedError, OperationalError, ProgrammingError
 from txpool.idempotency.on_demand import recover
-from txpool.resources.mysql.own_tables import quoted
-from txpool.resources.mysql.protocol import code_of
-from txpool.resources.mysql.staging import creator_of
+from txpool.resources.mysql.session.protocol import code_of
+from txpool.resources.mysql.tables.own_tables import quoted
+from txpool.resources.mysql.tables.staging import creator_of
 from txpool.spark.table.mysql.types import BINARY_JSON, WITH_FRACTIONS, quoted_list
 from txpool.spark.table.target import Target
 from txpool.spark.types.columns import Column

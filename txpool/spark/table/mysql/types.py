@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.types import DataType, StructField
 
-from txpool.resources.mysql.own_tables import quoted
+from txpool.resources.mysql.tables.own_tables import quoted
 from txpool.spark.types.checks import JsonCheck
 from txpool.spark.types.columns import (
     TEXT,

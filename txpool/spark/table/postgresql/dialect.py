@@ -11,9 +11,9 @@ from pyspark.sql.types import StructField
 
 from txpool.datasource import DataSource
 from txpool.resources.postgresql.qualified import qualified
-from txpool.resources.postgresql.records import create_table
-from txpool.resources.postgresql.staging import SCHEMA, PostgreSQLStagingTable, Staging
-from txpool.resources.postgresql.trust import require_locked
+from txpool.resources.postgresql.tables.records import create_table
+from txpool.resources.postgresql.tables.staging import SCHEMA, PostgreSQLStagingTable, Staging
+from txpool.resources.postgresql.tables.trust import require_locked
 from txpool.spark.commit.self_deadlock import SelfDeadlockDetector
 from txpool.spark.commit.slots import NO_SLOT
 from txpool.spark.commit.status import TaggedJob

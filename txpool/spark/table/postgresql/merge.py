@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from txpool.errors import NotSupportedError, OperationalError
 from txpool.resources.postgresql.qualified import qualified
-from txpool.resources.postgresql.trust import require_relations
+from txpool.resources.postgresql.tables.trust import require_relations
 from txpool.spark.commit.attempts import PartitionResult
-from txpool.spark.table.merge import StagingMerge
+from txpool.spark.table.staging import StagingMerge
 from txpool.spark.table.tasks import ATTEMPT
 
 if TYPE_CHECKING:

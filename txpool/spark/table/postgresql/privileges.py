@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, LiteralString
 from txpool.datasource import DataSource
 from txpool.errors import ProgrammingError
 from txpool.resources.postgresql.qualified import qualified
-from txpool.resources.postgresql.staging import SCHEMA
-from txpool.resources.postgresql.trust import schema_faults
+from txpool.resources.postgresql.tables.staging import SCHEMA
+from txpool.resources.postgresql.tables.trust import schema_faults
 from txpool.spark.commit.session import SparkWriteWarning
 from txpool.spark.table.target import Target
 from txpool.spark.types.identifiers import quoted_list

@@ -16,9 +16,9 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from txpool.spark.commit.status import TaggedJob
-from txpool.spark.table.merge import StagingMerge
 from txpool.spark.table.report import Progress, WriteReport, reporting
 from txpool.spark.table.sqlite.target import converted
+from txpool.spark.table.staging import StagingMerge
 from txpool.spark.table.target import create_statement
 from txpool.spark.task.worker import prepare_worker
 from txpool.spark.types.columns import mapped_in_arrow

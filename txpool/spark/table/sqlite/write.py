@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 from contextvars import Context, copy_context
 
-from txpool.spark.table.merge import StagingMerge
 from txpool.spark.table.report import WriteReport
 from txpool.spark.table.sqlite import target as sqlite
 from txpool.spark.table.sqlite.collecting import STAGING, collected
+from txpool.spark.table.staging import StagingMerge
 from txpool.spark.table.table_write import TableWrite
 from txpool.spark.table.target import require_unique
 from txpool.tm.transaction import Transaction

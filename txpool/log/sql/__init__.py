@@ -1,0 +1,1 @@
+"""The log in a database, shared by coordinators on many hosts."""

@@ -1,0 +1,1 @@
+"""A DB-API driver over JDBC: connection, cursor, values and errors."""

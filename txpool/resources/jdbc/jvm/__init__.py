@@ -1,0 +1,1 @@
+"""The JVM inside this process, and the Java objects that open connections there."""

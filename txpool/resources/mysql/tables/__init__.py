@@ -1,0 +1,1 @@
+"""txpool's own tables in MariaDB and MySQL: marks, records, staging tables."""

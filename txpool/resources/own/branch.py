@@ -1,0 +1,185 @@
+"""The branch of a transaction in a resource of a user's own, and recovery's access to that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from txpool.errors import OperationalError, TransactionRolledBack, described
+from txpool.resources.base import (
+    BranchOutcome,
+    BranchRecord,
+    PrepareLocation,
+    PrepareVote,
+    ReadOnlyCheck,
+    Refused,
+    Role,
+)
+from txpool.resources.blocking import BlockingBranch
+from txpool.resources.own.resource import Resource, Work
+from txpool.resources.recovery_access import PreparedBranch
+from txpool.xid import Xid, make_xid, parse
+
+logger = logging.getLogger("txpool")
+
+_GENERATION = "generation"
+
+
+def location_of(resource: Resource) -> PrepareLocation:
+    """Where it prepares, for the log. OperationalError if it has no identity."""
+    return PrepareLocation(resource.name, _identity_of(resource), "", resource.file)
+
+
+def _identity_of(resource: Resource) -> str:
+    identity = resource.identity()
+    if not identity:
+        raise OperationalError(
+            f"resource {resource.name}: its identity is empty, so that recovery could not tell it from another. "
+            "Nothing was prepared"
+        )
+    return identity
+
+
+def _outcome(resource: Resource, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
+    """End a prepared branch: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
+    try:
+        identity = _identity_of(resource)
+        if record.identity and record.identity != identity:
+            return BranchOutcome.UNKNOWN, f"{resource.name} leads elsewhere now: to {identity}, not {record.identity}"
+        if (resource.commit if commit else resource.rollback)(record.xid.joined):
+            return BranchOutcome.COMMITTED if commit else BranchOutcome.ROLLED_BACK, ""
+        generation = resource.generation()
+        same = bool(record.identity and generation) and record.evidence.get(_GENERATION) == generation
+        return (BranchOutcome.ABSENT if same else BranchOutcome.LOST), ""
+    except Exception as error:
+        return BranchOutcome.UNKNOWN, described(error)
+
+
+def _evidence(resource: Resource) -> Mapping[str, str]:
+    generation = resource.generation()
+    return {_GENERATION: generation} if generation else {}
+
+
+class ResourceBranch(BlockingBranch):
+    """The branch of a transaction in a resource of a user's own. Each step blocks where it is started."""
+
+    role = Role.PREPARED
+    #: To prepare and commit without a decision would leave it prepared for as long as this process lives, if the commit
+    #: fails, and then roll it back.
+    needs_decision = True
+
+    def __init__(self, resource: Resource, work: Work, gtrid: str) -> None:
+        self.location = location_of(resource)
+        # Until the coordinator names it otherwise.
+        xid = make_xid(gtrid, 0, resource.name)
+        self.record = BranchRecord(xid, resource.name, self.location.identity)
+        self._resource = resource
+        self._work = work
+        self._begun = self._refused = self._prepared = False
+
+    @property
+    def idle(self) -> bool:
+        return not self._begun and self._work.idle
+
+    def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
+        return None
+
+    def end(self, *, commit: bool) -> BranchOutcome:
+        outcome, failure = _outcome(self._resource, self.record, commit=commit)
+        if failure:
+            logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, failure)
+        return outcome
+
+    def ended_by_sql(self, command: str) -> None:
+        """Nothing: there is no SQL."""
+
+    def name(self, xid: Xid) -> None:
+        self.record = self.record._replace(xid=xid)
+
+    def start_prepare(self) -> None:
+        self.record = self.record._replace(evidence=_evidence(self._resource))
+        self._begun = True
+        try:
+            self._work.prepare(self.record.xid.joined)
+        except Refused as refusal:
+            self._refused = True
+            raise TransactionRolledBack(
+                f"resource {self.datasource} voted to roll back {self.record.xid.gtrid}: {refusal}",
+                gtrid=self.record.xid.gtrid,
+                datasource=self.datasource,
+            ) from refusal
+        except Exception as error:
+            error.add_note(f"resource {self.datasource} voted to roll back {self.record.xid.gtrid}")
+            raise
+        self._prepared = True
+
+    def await_prepare(self) -> PrepareVote:
+        return PrepareVote.COMMIT
+
+    def start_rollback(self) -> None:
+        """Nothing if PREPARE was not begun, or was refused: `await_rollback` undoes the work then."""
+        if self._begun and not self._refused:
+            super().start_rollback()
+
+    def await_rollback(self) -> BranchOutcome:
+        if not self._prepared:
+            self._undo()
+        if not self._begun or self._refused:
+            return BranchOutcome.ROLLED_BACK
+        outcome = super().await_rollback()
+        # What is not there after a PREPARE without an answer may still appear.
+        lost = outcome in (BranchOutcome.ABSENT, BranchOutcome.LOST)
+        return BranchOutcome.UNKNOWN if lost and not self._prepared else outcome
+
+    def rollback(self) -> BranchOutcome:
+        self.start_rollback()
+        return self.await_rollback()
+
+    def _undo(self) -> None:
+        try:
+            self._work.rollback()
+        except Exception:
+            logger.warning("%s: undoing work that is not prepared failed", self.datasource, exc_info=True)
+
+
+def begin_work(resource: Resource, gtrid: str) -> tuple[Work, ResourceBranch]:
+    """The work of a new transaction, and its branch."""
+    work = resource.begin()
+    return work, ResourceBranch(resource, work, gtrid)
+
+
+class ResourceRecovery:
+    """Recovery's access to what is prepared in a resource of a user's own. Thread-safe, as that is."""
+
+    def __init__(self, resource: Resource) -> None:
+        self._resource = resource
+        self._failures: dict[Xid, str] = {}
+
+    def identity(self) -> str:
+        return _identity_of(self._resource)
+
+    def recover(self) -> list[PreparedBranch]:
+        evidence = _evidence(self._resource)
+        parsed = (parse(name) for name in self._resource.prepared())
+        return [PreparedBranch(xid, evidence=evidence) for xid in parsed if xid is not None]
+
+    def logins(self) -> frozenset[str]:
+        """One without a name: who may prepare there is a matter of the resource's own."""
+        return frozenset({""})
+
+    def commit(self, record: BranchRecord) -> BranchOutcome:
+        return self._end(record, commit=True)
+
+    def rollback(self, record: BranchRecord) -> BranchOutcome:
+        return self._end(record, commit=False)
+
+    def why_not(self, record: BranchRecord) -> str:
+        """The reason why a branch's last commit or rollback was UNKNOWN; empty if it was not."""
+        return self._failures.get(record.xid, "")
+
+    def _end(self, record: BranchRecord, *, commit: bool) -> BranchOutcome:
+        outcome, failure = _outcome(self._resource, record, commit=commit)
+        self._failures.pop(record.xid, None)
+        if failure:
+            self._failures[record.xid] = failure
+        return outcome

@@ -1,0 +1,1 @@
+"""PostgreSQL's branches: PREPARE TRANSACTION, its end, and what is listed."""

@@ -1,0 +1,1 @@
+"""How a transaction ends: statuses, callbacks, errors, and the end of those that were dropped."""

@@ -30,7 +30,7 @@ import recovery.cli
 import txpool
 import txpool.cli
 import txpool.spark
-from txpool import errors
+from txpool import errors, failpoints
 from txpool.config import keys, other_products
 from txpool.config.special_values import Special
 from txpool.metrics import catalogue
@@ -72,6 +72,9 @@ def parts() -> dict[str, str]:
         "statuses": _statuses(),
         "pool statistics": _statistics(),
         "pool listener": _listener(),
+        "failpoints": _table(
+            ("point", "when it is reached"), [(f"`{name}`", when) for name, when in failpoints.POINTS.items()]
+        ),
     }
 
 

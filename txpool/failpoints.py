@@ -2,7 +2,7 @@
 
 Unarmed, a point costs one attribute test: ``if failpoints.armed: failpoints.hit("log.recorded")``. Armed by `arm`, or
 by the environment of a child process: ``TXPOOL_FAILPOINTS="coordinator.decided=kill, log.record=raise@2"`` (the second
-time it is reached).
+time it is reached). Only tests may arm one: users' own by `txpool.testing.kill_at`.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ POINTS: Final = {
     "recovery.forget": "decisions are about to be forgotten",
 }
 
-#: What a point does: `raise`, `interrupt` (SIGINT), `kill` (SIGKILL), `hang`, `count` (only notes it), or a call.
+#: What a point does: `raise`, `interrupt` (SIGINT), `kill` (SIGKILL), `stop` (SIGSTOP), `hang`, `count` (only notes
+#: it), or a call.
 Action = str | Callable[[], object]
 
 #: True while any point is armed: the one attribute that an unarmed point costs.
 armed = False
 
-_SIGNALS: Final = {"interrupt": signal.SIGINT, "kill": signal.SIGKILL}
+_SIGNALS: Final = {"interrupt": signal.SIGINT, "kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 _ACTIONS: Final = ("raise", "hang", "count", *_SIGNALS)
 
 _actions: dict[str, tuple[Action, int]] = {}

@@ -27,6 +27,7 @@ MODULES = (
     "txpool.metrics.prometheus",
     "txpool.resource",
     "txpool.spark",
+    "txpool.testing",
     "txpool.tracing",
     "txpool.tracing.opentelemetry",
     "txpool.web.fastapi",

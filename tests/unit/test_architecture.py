@@ -29,6 +29,7 @@ FLOORS = (
     ("txpool.cli",),
     ("txpool.setup",),
     ("txpool.commands",),
+    ("txpool.testing",),
     ("txpool.check", "txpool.conformance", "txpool.demo"),
     ("txpool.spark",),
     ("txpool.spark.source",),

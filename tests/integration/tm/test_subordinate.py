@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -18,12 +18,14 @@ from txpool.resources.base import LocationKey
 from txpool.tm import ambient
 from txpool.tm.completion.status import Status
 from txpool.tm.demarcation import calls as demarcation
+from txpool.tm.observers import observe
 from txpool.tm.subordinate import Subordinate
 from txpool.xid import TaskName, parse
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
 
+_PHASES: tuple[Literal["before", "success", "failure", "after"], ...] = ("before", "success", "failure", "after")
 GTRID = "txp1:driver:abcdefghijkl:1"
 
 
@@ -52,6 +54,24 @@ def task(places: Collection[LocationKey] | None = None) -> Iterator[Subordinate]
 def insert(datasource: DataSource, *rows: int) -> None:
     for row in rows:
         datasource.connect().cursor().execute("insert into landed values (%s)", [row])
+
+
+def test_observers_are_told_neither_of_success_nor_of_failure_since_nobody_knows_it_yet(
+    databases: Databases, pair: tuple[DataSource, DataSource]
+) -> None:
+    heard: list[str] = []
+    stops = [observe(lambda _, phase=phase: heard.append(phase), phase, str) for phase in _PHASES]  # type: ignore[misc]
+    try:
+        with task() as subordinate:
+            subordinate.fire("event")
+            insert(pair[0], 1)
+            subordinate.prepare()
+    finally:
+        for stop in stops:
+            stop()
+    assert subordinate.status is Status.PREPARED
+    assert heard == ["before", "after"]
+    assert len(databases.prepared()) == 1
 
 
 def test_it_prepares_nowhere_but_where_the_log_has_a_note_and_by_no_other_role(

@@ -89,7 +89,7 @@ def test_the_password_of_a_log_on_a_server_is_a_secret(
 
 
 def test_an_unknown_variable_of_the_coordinator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TXPOOL_TEST_DOCKER", "1")
+    monkeypatch.setenv("TXPOOL_TEST_EVERY_PAIR", "1")
     monkeypatch.setenv("TXPOOL_DS_LOG_URL", "sqlite:///x")
     CoordinatorSettings.load()
     monkeypatch.setenv("TXPOOL_LOG_URI", "memory:")

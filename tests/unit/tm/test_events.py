@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,8 +13,10 @@ from typing import Any
 import pytest
 
 import txpool
-from txpool.tm import events
+from tests.support.forking import in_child
+from txpool.tm import events, transaction
 from txpool.tm import manager as _manager
+from txpool.tm.completion.synchronizations import Synchronizations
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ Observe = Callable[..., Callable[[], None]]
 
 @pytest.fixture
 def observe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Observe]:
-    monkeypatch.setattr(events, "_observers", ())
+    monkeypatch.setattr(events, "_observers", {})
     before = list(_manager.observers)
     yield txpool.observe
     _manager.observers[:] = before
@@ -157,3 +162,107 @@ def test_an_event_is_not_fired_where_nothing_can_follow(observe: Observe) -> Non
         tx.fire(Ordered(1))
     with pytest.raises(txpool.ProgrammingError, match="no phase 'begin' to observe: these are before, success"):
         observe(print, "begin", Ordered)
+    with pytest.raises(txpool.ProgrammingError, match="observed by their class, and 'Ordered' is none"):
+        observe(print, "success", "Ordered")
+
+
+def test_who_must_be_awaited_cannot_observe(observe: Observe) -> None:
+    async def awaited(event: object) -> None:
+        raise AssertionError(event)
+
+    for arguments in (("success", Ordered), ("begin",)):
+        with pytest.raises(txpool.ProgrammingError, match="nobody would await"):
+            observe(awaited, *arguments)
+
+
+def test_nobody_is_told_before_a_rollback(observe: Observe) -> None:
+    heard: list[int] = []
+
+    def refuse(event: Ordered) -> None:
+        heard.append(event.number)
+        if (tx := txpool.current()) is not None:
+            tx.set_rollback_only()
+
+    observe(refuse, "before", Ordered)
+    observe(lambda event: heard.append(-event.number), "before", Ordered)
+    with pytest.raises(txpool.TransactionRolledBack), txpool.transaction() as tx:
+        tx.fire(Ordered(1))
+        tx.fire(Ordered(2))
+    assert heard == [1]
+
+
+@pytest.mark.parametrize("phase", ["before", "success", "begin"])
+def test_one_that_stops_as_it_is_told_keeps_it_from_no_other(observe: Observe, phase: str) -> None:
+    heard: list[str] = []
+    of = () if phase == "begin" else (Ordered,)
+
+    def once(_: object) -> None:
+        heard.append("first")
+        stop()
+        stop_last()
+
+    stop = observe(once, phase, *of)
+    observe(lambda _: heard.append("second"), phase, *of)
+    stop_last = observe(lambda _: heard.append("stopped"), phase, *of) if of else stop
+    for _ in range(2):
+        with txpool.transaction() as tx:
+            tx.fire(Ordered(1))
+    assert heard == ["first", "second", "second"]
+
+
+def test_a_forked_child_cannot_fire_in_its_parents_transaction(heard: list[tuple[str, int]]) -> None:
+    def fire() -> None:
+        with pytest.raises(txpool.ProgrammingError, match="is the parent process's"):
+            tx.fire(Ordered(1))
+
+    with txpool.transaction() as tx:
+        in_child(fire)
+    assert heard == []
+
+
+@pytest.fixture
+def often() -> Iterator[None]:
+    """Threads take turns after every few instructions."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("often")
+def test_threads_may_observe_and_stop_at_once(observe: Observe) -> None:
+    heard: list[int] = []
+
+    def come_and_go(number: int) -> None:
+        for _ in range(200):
+            observe(print, "success", Ordered)()
+            observe(print, "success")()
+            observe(lambda event: heard.append(number), "success", Ordered)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(come_and_go, range(8)))
+    with txpool.transaction() as tx:
+        tx.fire(Ordered(1))
+    assert sorted(heard) == sorted([*range(8)] * 200)
+
+
+@pytest.mark.usefixtures("often")
+def test_nothing_that_threads_fire_or_register_is_lost(observe: Observe, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Made(Synchronizations):
+        def __init__(self) -> None:
+            time.sleep(0.001)  # others come meanwhile
+            super().__init__()
+
+    monkeypatch.setattr(transaction, "Synchronizations", Made)
+    heard: list[int] = []
+    observe(lambda event: heard.append(event.number), "success", Ordered)
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(20):
+            with txpool.transaction() as tx:
+                works: list[Callable[[], object]] = [partial(tx.fire, Ordered(number)) for number in range(7)]
+                works.append(partial(tx.after_completion, lambda _: heard.append(7)))
+                done = [threads.submit(work) for work in works]
+                for each in done:
+                    each.result()
+            assert sorted(heard) == list(range(8))
+            heard.clear()

@@ -379,6 +379,25 @@ def test_a_class_has_transactional_methods() -> None:
     assert len({*found, tx.gtrid}) == 5
 
 
+def test_a_method_that_is_transactional_within_another_decorator_stays_as_it_is() -> None:
+    def noted(function: Any) -> Any:
+        return functools.wraps(function)(lambda self: function(self))  # noqa: PLW0108 - another function
+
+    @txpool.transactional
+    class Service:
+        @noted
+        @txpool.transactional(propagation="never")
+        def outside(self) -> Transaction | None:
+            return txpool.current()
+
+        @noted
+        def within(self) -> Transaction | None:
+            return txpool.current()
+
+    assert Service().outside() is None
+    assert Service().within() is not None
+
+
 def test_of_a_class_with_a_generator_nothing_is_decorated() -> None:
     class Service:
         def method(self) -> bool:

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from txpool.resources.manager import ResourceManager
 
 
+def variables_prefix(name: str) -> str:
+    """The beginning of the environment's variables for the datasource of this name: `TXPOOL_DS_ORDERS_`."""
+    return f"TXPOOL_DS_{''.join(c if c.isalnum() else '_' for c in name.upper())}_"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSourceSettings:
     """A datasource. Durations are in seconds, None means never; `url` has no password, and a path in it is absolute."""
@@ -108,7 +113,7 @@ class DataSourceSettings:
         name = DATASOURCE_KEYS[0].read(file.overlaid(stem, code))
         if name is None:
             raise file.error("name", "is missing: write name = orders, or whatever it is to be called")
-        prefix = f"TXPOOL_DS_{''.join(c if c.isalnum() else '_' for c in name.upper())}_"
+        prefix = variables_prefix(name)
         layers = from_environment(prefix, DATASOURCE_KEYS[1:], "driver."), code
         values = file.overlaid(stem, defaults(DATASOURCE_KEYS, file), *layers)
         fields = {key.word: key.read(values) for key in DATASOURCE_KEYS}

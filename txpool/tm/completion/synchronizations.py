@@ -26,8 +26,8 @@ class Synchronizations:
     def add_before(self, callback: Callable[[], object], *, interposed: bool) -> None:
         (self._interposed if interposed else self._before).append(callback)
 
-    def add_after(self, callback: Callable[[Status], object]) -> None:
-        self._after.append(callback)
+    def add_after(self, *callbacks: Callable[[Status], object]) -> None:
+        self._after.extend(callbacks)
 
     def call_before(self, rollback_only: Callable[[], bool]) -> None:
         """Call those before completion, interposed ones last, for as long as the transaction may still commit."""

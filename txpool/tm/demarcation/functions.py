@@ -45,7 +45,7 @@ def decorate_methods(owner: type, decorate: Callable[[Any], Any]) -> None:
     for name, value in vars(owner).items():
         is_wrapped = isinstance(value, classmethod | staticmethod)
         method = value.__func__ if is_wrapped else value
-        if name.startswith("_") or not inspect.isfunction(method) or method in decorated:
+        if name.startswith("_") or not inspect.isfunction(method) or _is_decorated(method):
             continue
         found[name] = type(value)(decorate(method)) if is_wrapped else decorate(method)
     if not found:
@@ -55,6 +55,11 @@ def decorate_methods(owner: type, decorate: Callable[[Any], Any]) -> None:
         )
     for name, value in found.items():
         setattr(owner, name, value)
+
+
+def _is_decorated(function: Callable[..., Any]) -> bool:
+    """Whether it is transactional already, or another decorator's around one that is."""
+    return inspect.unwrap(function, stop=decorated.__contains__) in decorated
 
 
 def is_coroutine_function(function: Any) -> bool:

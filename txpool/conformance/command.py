@@ -18,7 +18,7 @@ from txpool.conformance.cases.case import CaseResult
 from txpool.conformance.kit import CASES, Conformance, run_cases
 from txpool.conformance.server import CommandServer, KillableServer
 from txpool.errors import ConfigurationError
-from txpool.process.exit_codes import ExitCode
+from txpool.process.exit_codes import TxpoolExitCode
 
 _COORDINATION = frozenset(key.name for key in COORDINATOR_KEYS + RECOVERY_KEYS)
 
@@ -69,8 +69,8 @@ def _server(kill: str | None, start: str | None, datasources: int) -> KillableSe
     return CommandServer(kill, start)
 
 
-def exit_code(runs: Sequence[Conformance]) -> ExitCode:
+def exit_code(runs: Sequence[Conformance]) -> TxpoolExitCode:
     """The exit code of the command."""
     if any(run.unreachable for run in runs):
-        return ExitCode.UNREACHABLE
-    return ExitCode.OK if all(run.passed for run in runs) else ExitCode.WRONG
+        return TxpoolExitCode.UNREACHABLE
+    return TxpoolExitCode.OK if all(run.passed for run in runs) else TxpoolExitCode.WRONG

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class ExitCode(IntEnum):
+class TxpoolExitCode(IntEnum):
     """How the command ended. Numbers that `txpool-recovery` has as well mean the same there."""
 
     OK = 0

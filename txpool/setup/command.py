@@ -11,7 +11,7 @@ from rich.console import Console
 
 from txpool.config.jdbc import is_url
 from txpool.errors import ConfigurationError, LogError
-from txpool.process.exit_codes import ExitCode
+from txpool.process.exit_codes import TxpoolExitCode
 from txpool.resource_managers import known
 from txpool.setup.files import NewDataSource, node_name, with_modes, write_files
 
@@ -70,10 +70,10 @@ def init(
         console.print(
             f"\nThe files stay: mend that, then run\n\n{_REPEAT.format(folder=folder)}", soft_wrap=True, end=""
         )
-        raise typer.Exit(ExitCode.CONFIGURATION) from error
+        raise typer.Exit(TxpoolExitCode.CONFIGURATION) from error
     except (ConfigurationError, OSError) as error:
         console.print(str(error), style="red", soft_wrap=True)
-        raise typer.Exit(ExitCode.CONFIGURATION) from error
+        raise typer.Exit(TxpoolExitCode.CONFIGURATION) from error
     report = check(files[0])
     print_report(report, console)
     for section in report.sections:
@@ -85,7 +85,7 @@ def init(
     console.print()
     console.print(_NEXT.format(folder=folder, first=chosen[0].name), soft_wrap=True, end="")
     code = exit_code_of(report)
-    if code not in (ExitCode.OK, ExitCode.WARNING):
+    if code not in (TxpoolExitCode.OK, TxpoolExitCode.WARNING):
         console.print(
             f"\nFirst mend what is wrong above, then run\n\n{_REPEAT.format(folder=folder)}", soft_wrap=True, end=""
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.check.place import Place, checked
-from txpool.cli import ExitCode
+from txpool.cli import TxpoolExitCode
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout
@@ -44,7 +44,7 @@ def test_a_file_that_is_wrong(tmp_path: Path, what: str) -> None:
     path = tmp_path / "x.properties"
     path.write_bytes(content)
     answer = checked(path)
-    assert answer.code == ExitCode.CONFIGURATION
+    assert answer.code == TxpoolExitCode.CONFIGURATION
     (finding,) = answer.about("file", "wrong")
     assert found in finding["found"]
     assert len(finding["found"]) <= 600
@@ -53,14 +53,14 @@ def test_a_file_that_is_wrong(tmp_path: Path, what: str) -> None:
 def test_no_file_at_all(tmp_path: Path) -> None:
     assert "Is a directory" in checked(tmp_path).findings[0]["found"]
     assert "No such file" in checked(tmp_path / "nosuch").findings[0]["found"]
-    assert checked(tmp_path).code == ExitCode.CONFIGURATION
+    assert checked(tmp_path).code == TxpoolExitCode.CONFIGURATION
 
 
 def test_an_inline_password_that_others_can_read(place: Place) -> None:
     path = place.file(f"password = {place.server.password}")
     path.chmod(0o644)
     answer = checked(path)
-    assert (answer.code, answer.bad) == (ExitCode.WARNING, ["file"])
+    assert (answer.code, answer.bad) == (TxpoolExitCode.WARNING, ["file"])
     assert "password in it holds a password" not in answer.about("file", "warning")[0]["why"]
     assert answer.about("file", "warning")[0]["do"] == f"chmod 600 {path}, or write ${{env:NAME}}"
     assert "chmod" not in answer.about("file", "warning")[0]["found"]
@@ -74,7 +74,7 @@ def test_one_name_for_two_datasources(place: Place) -> None:
         place.file("name = orders", name=stem)
     conf = place.write("recovery", "node.name = a\nlog.url = memory:\ndatasources = one.properties, two.properties")
     answer = checked(conf)
-    assert answer.code == ExitCode.CONFIGURATION
+    assert answer.code == TxpoolExitCode.CONFIGURATION
     assert "one.properties describes a datasource orders too" in answer.about("file", "wrong")[0]["found"]
 
 

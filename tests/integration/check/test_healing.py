@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.integration.check.place import Place, checked
-from txpool.cli import ExitCode, app
+from txpool.cli import TxpoolExitCode, app
 from txpool.config.settings import RecoverySettings
 from txpool.demo.server import EmbeddedPostgres
 from txpool.setup.stores import initialise
@@ -24,7 +24,7 @@ def mark(place: Place) -> Path:
 
 def test_nothing_is_wrong_where_nothing_is(place: Place) -> None:
     answer = checked(place.file())
-    assert (answer.code, answer.bad) == (ExitCode.OK, [])
+    assert (answer.code, answer.bad) == (TxpoolExitCode.OK, [])
     assert [f["topic"] for f in answer.findings] == [
         "file",
         "version",
@@ -51,7 +51,7 @@ def test_nothing_is_wrong_with_a_whole_configuration(place: Place) -> None:
     assert answer.bad == []
     assert {"log", "slots", "marks", "write"} <= {f["topic"] for f in answer.findings}
     if not answer.about("storage", "warning"):
-        assert answer.code == ExitCode.OK
+        assert answer.code == TxpoolExitCode.OK
 
 
 def test_it_is_read_by_people_too(place: Place) -> None:
@@ -59,7 +59,7 @@ def test_it_is_read_by_people_too(place: Place) -> None:
     result = CliRunner().invoke(app, ["check", str(place.file())])
     assert f"warning: synchronous_commit is off for {place.user}" in result.stdout
     assert f"do:  ALTER ROLE {place.user} RESET synchronous_commit;" in result.stdout
-    assert result.exit_code == ExitCode.WARNING
+    assert result.exit_code == TxpoolExitCode.WARNING
 
 
 # What breaks it (statements of an administrator), the mode, the severity and topic of the answer, and what it says.
@@ -212,7 +212,10 @@ def test_what_sql_has_broken_its_advice_heals(place: Place, what: str) -> None:
     (finding,) = (f for f in answer.about(topic) if f["severity"] != "ok")
     assert finding["severity"] == severity
     assert found.format(**names) in finding["found"]
-    codes = {"warning": ExitCode.WARNING, "wrong": ExitCode.UNREACHABLE if topic == "connection" else ExitCode.WRONG}
+    codes = {
+        "warning": TxpoolExitCode.WARNING,
+        "wrong": TxpoolExitCode.UNREACHABLE if topic == "connection" else TxpoolExitCode.WRONG,
+    }
     assert answer.code == codes[severity]
 
     place.heal(finding["do"], database=outside)
@@ -236,7 +239,7 @@ def test_a_server_that_cannot_prepare(tmp_path: Path, careless: EmbeddedPostgres
     (pages,) = answer.about("durability", "warning")
     assert pages["found"] == "full_page_writes is off"
     assert pages["do"] == "start the server with -c full_page_writes=on"
-    assert answer.code == ExitCode.WRONG
+    assert answer.code == TxpoolExitCode.WRONG
     # The advice is right: marked, nothing is wrong but the pages.
     assert checked(mark(place)).bad == ["durability"]
 

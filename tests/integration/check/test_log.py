@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.check.place import PASSWORD, Place, checked
-from txpool.cli import ExitCode
+from txpool.cli import TxpoolExitCode
 from txpool.config.settings import RecoverySettings
 from txpool.log import open_log
 from txpool.setup.stores import initialise
@@ -27,7 +27,7 @@ def conf(tmp_path: Path) -> Path:
 def test_a_log_that_is_missing_is_not_made(conf: Path) -> None:
     shutil.rmtree(conf.parent / "txlog")
     answer = checked(conf)
-    assert (answer.code, answer.bad) == (ExitCode.WRONG, ["log"])
+    assert (answer.code, answer.bad) == (TxpoolExitCode.WRONG, ["log"])
     assert "log.db is missing" in answer.about("log")[0]["found"]
     assert not (conf.parent / "txlog").exists()
 
@@ -57,7 +57,7 @@ def test_a_log_that_is_a_copy(conf: Path) -> None:
 def test_a_log_that_would_be_made_again(conf: Path) -> None:
     conf.write_text("node.name = etl-1\nlog.url = sqlite:///txlog\nlog.create = true\n")
     answer = checked(conf)
-    assert (answer.code, answer.bad) == (ExitCode.WARNING, ["log"])
+    assert (answer.code, answer.bad) == (TxpoolExitCode.WARNING, ["log"])
     assert answer.about("log", "warning")[0]["do"] == "write log.create = false"
 
 
@@ -72,7 +72,7 @@ def test_a_log_on_a_server(place: Place) -> None:
     text = f"node.name = etl-1\nlog.url = {place.url}\nlog.password = ${{env:{PASSWORD}}}\n"
     conf = place.write("txpool", text)
     answer = checked(conf)
-    assert (answer.code, answer.bad) == (ExitCode.WRONG, ["log"])
+    assert (answer.code, answer.bad) == (TxpoolExitCode.WRONG, ["log"])
     assert "its tables are not on the search path there" in answer.about("log")[0]["found"]
 
     place.write("orders", "driver = sqlite3\nurl = sqlite:///orders.db\nmode = local")

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from tests.integration.check.place import PASSWORD, Place, checked, pooler_before, standby_of
-from txpool.cli import ExitCode
+from txpool.cli import TxpoolExitCode
 from txpool.config.settings import RecoverySettings
 from txpool.demo.server import EmbeddedPostgres
 from txpool.setup.stores import initialise
@@ -105,7 +105,7 @@ def test_a_pool_that_is_larger_than_its_role_may_have(place: Place) -> None:
 def test_a_url_that_leaves_out_a_primary_which_only_reads_by_default(place: Place) -> None:
     place.admin(f"ALTER ROLE {place.user} SET default_transaction_read_only = on")
     answer = checked(place.file(url=f"{place.url}?target_session_attrs=read-write"))
-    assert answer.code == ExitCode.UNREACHABLE
+    assert answer.code == TxpoolExitCode.UNREACHABLE
     assert "write target_session_attrs=primary" in answer.about("connection")[0]["do"]
     assert answer.about("connection")[0]["do"].endswith("SET default_transaction_read_only = off")
 
@@ -120,7 +120,7 @@ def test_a_standby_and_its_primary(tmp_path: Path, careless: EmbeddedPostgres) -
     with standby_of(careless, folder, port):
         answer = checked(place.file(mode="local", url=place.url.replace(f":{careless.port}/", f":{port}/")))
         primary = checked(place.file(mode="local"))
-    assert answer.code == ExitCode.WRONG
+    assert answer.code == TxpoolExitCode.WRONG
     assert answer.bad == ["standby"]
     assert answer.about("standby")[0]["found"] == "this server is a standby, which can only be read"
     assert "target_session_attrs=read-write" in answer.about("standby")[0]["do"]
@@ -138,9 +138,9 @@ def test_a_pooler_in_between(place: Place) -> None:
         place.write("txpool", f"node.name = a\nlog.url = {url}\nlog.password = ${{env:{PASSWORD}}}")
         initialise(RecoverySettings.load(place.folder / "txpool.properties"))
         log = checked(place.folder / "txpool.properties")
-    assert (answer.code, answer.bad) == (ExitCode.WARNING, ["pooler"])
+    assert (answer.code, answer.bad) == (TxpoolExitCode.WARNING, ["pooler"])
     assert answer.about("recovery", "ok")  # what works through it was tried
-    assert (log.code, log.bad) == (ExitCode.WRONG, ["pooler"])
+    assert (log.code, log.bad) == (TxpoolExitCode.WRONG, ["pooler"])
     assert log.about("pooler")[0]["do"] == "let log.url lead to the server itself"
 
 

@@ -17,7 +17,7 @@ import pytest
 from recovery import RecoveryManager
 from tests.integration.check.place import checked, execute
 from tests.support.repository import ROOT
-from txpool.cli import ExitCode
+from txpool.cli import TxpoolExitCode
 from txpool.config.settings import RecoverySettings
 from txpool.findings import storage
 from txpool.resources.postgresql.check import settings as server_settings
@@ -71,7 +71,7 @@ def test_a_sqlite_file_without_its_marks(ledger: Path, what: str) -> None:
     breaking, topic, found = DAMAGED[what]
     execute(ledger.with_suffix(".db"), *breaking)
     answer = checked(ledger)
-    assert (answer.code, answer.bad) == (ExitCode.WRONG, [topic])
+    assert (answer.code, answer.bad) == (TxpoolExitCode.WRONG, [topic])
     (finding,) = answer.about(topic)
     assert finding["found"].startswith(found)
     if "CREATE UNIQUE INDEX" in finding["do"]:
@@ -92,7 +92,7 @@ def test_a_sqlite_file_that_is_missing_is_not_made(ledger: Path) -> None:
     database = ledger.with_suffix(".db")
     database.unlink()
     answer = checked(ledger)
-    assert answer.code == ExitCode.UNREACHABLE
+    assert answer.code == TxpoolExitCode.UNREACHABLE
     assert answer.about("connection")[0]["found"] == f"{database} does not exist"
     assert not database.exists()
     conf = ledger.with_name("recovery.properties")
@@ -120,7 +120,7 @@ def test_a_sqlite_file_that_is_damaged(ledger: Path) -> None:
     size = int.from_bytes(whole[16:18], "big")
     database.write_bytes(whole[: (page - 1) * size] + os.urandom(size) + whole[page * size :])
     answer = checked(ledger)
-    assert answer.code == ExitCode.WRONG
+    assert answer.code == TxpoolExitCode.WRONG
     assert "damage" in answer.bad
 
 
@@ -128,7 +128,7 @@ def test_a_sqlite_file_that_somebody_writes(ledger: Path) -> None:
     with closing(sqlite3.connect(ledger.with_suffix(".db"), isolation_level=None)) as other:
         other.execute("begin immediate")
         answer = checked(ledger)
-    assert (answer.code, answer.bad) == (ExitCode.WARNING, ["lock"])
+    assert (answer.code, answer.bad) == (TxpoolExitCode.WARNING, ["lock"])
     assert checked(ledger).bad == []
 
 
@@ -170,7 +170,7 @@ def test_files_that_may_not_be_written_or_looked_at() -> None:
 def test_a_sqlite_file_that_everybody_may_write(ledger: Path) -> None:
     ledger.with_suffix(".db").chmod(0o666)
     answer = checked(ledger)
-    assert (answer.code, answer.bad) == (ExitCode.WARNING, ["permissions"])
+    assert (answer.code, answer.bad) == (TxpoolExitCode.WARNING, ["permissions"])
     assert answer.about("permissions")[0]["do"] == f"chmod o-w {ledger.with_suffix('.db')}"
 
 

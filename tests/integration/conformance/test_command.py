@@ -18,7 +18,7 @@ from rich.console import Console
 
 from txpool.conformance.command import run_file
 from txpool.conformance.kit import CASES
-from txpool.process.exit_codes import ExitCode
+from txpool.process.exit_codes import TxpoolExitCode
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
@@ -109,21 +109,21 @@ def test_a_server_is_killed_and_started_by_commands(files: Path, databases: Data
 )
 def test_commands_that_make_no_sense_are_refused(files: Path, options: list[str], says: str) -> None:
     done = check(files / "recovery.properties", *options)
-    assert done.returncode == ExitCode.CONFIGURATION
+    assert done.returncode == TxpoolExitCode.CONFIGURATION
     assert says in done.stderr
 
 
 def test_without_the_kit_no_server_is_killed(files: Path) -> None:
     command = [sys.executable, "-m", "txpool", "check", str(files / "orders.properties"), "--kill-command", "true"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == ExitCode.USAGE
+    assert done.returncode == TxpoolExitCode.USAGE
 
 
 def test_a_database_out_of_reach(files: Path) -> None:
     file = files / "orders.properties"
     file.write_text(file.read_text().replace("/one", "/nowhere"))
     done = check(file)
-    assert done.returncode == ExitCode.UNREACHABLE
+    assert done.returncode == TxpoolExitCode.UNREACHABLE
     assert "could not be connected to" in done.stdout
     assert os.environ[PASSWORD] not in done.stdout + done.stderr
-    assert check(files / "nothing.properties").returncode == ExitCode.CONFIGURATION
+    assert check(files / "nothing.properties").returncode == TxpoolExitCode.CONFIGURATION

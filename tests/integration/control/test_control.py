@@ -16,7 +16,7 @@ from txpool.control import folder as folders
 from txpool.control.client import ask
 from txpool.control.messages import LONGEST_REQUEST, Request
 from txpool.pool import PoolStatistics
-from txpool.process.exit_codes import ExitCode
+from txpool.process.exit_codes import TxpoolExitCode
 
 
 def test_list_shows_the_pools_of_every_process(conf: Path, start: Start) -> None:
@@ -29,7 +29,7 @@ def test_list_shows_the_pools_of_every_process(conf: Path, start: Start) -> None
     assert pool.keys() == set(PoolStatistics.__dataclass_fields__)
     assert (pool["name"], pool["taken"], pool["max_size"]) == ("ledger", 1, 3)
     result = command(conf, "list")
-    assert result.exit_code == ExitCode.OK
+    assert result.exit_code == TxpoolExitCode.OK
     assert all(word in result.stdout for word in ("orders", "ledger", str(one), str(two)))
     assert [answer["pid"] for answer in listed(conf, "--pid", str(one))] == [one]
 
@@ -37,35 +37,35 @@ def test_list_shows_the_pools_of_every_process(conf: Path, start: Start) -> None
 def test_resize_flush_suspend_and_resume(conf: Path, start: Start) -> None:
     child, _ = start()
     other, _ = start("ledger")
-    assert command(conf, "resize", "orders", "--max-size", "7").exit_code == ExitCode.OK
+    assert command(conf, "resize", "orders", "--max-size", "7").exit_code == TxpoolExitCode.OK
     assert asked(child, "numbers") == ["0", "7", "0", "0", "False"]
     assert asked(other, "numbers") == ["0", "3", "0", "0", "False"]
     asked(child, "take", "1")
     asked(child, "take", "1")
     asked(child, "give")
-    assert command(conf, "flush", "orders", "--how", "idle").exit_code == ExitCode.OK
+    assert command(conf, "flush", "orders", "--how", "idle").exit_code == TxpoolExitCode.OK
     assert asked(child, "numbers")[2:4] == ["1", "0"]
-    assert command(conf, "flush", "orders").exit_code == ExitCode.OK
+    assert command(conf, "flush", "orders").exit_code == TxpoolExitCode.OK
     asked(child, "give")
     assert asked(child, "numbers")[2] == "0", "by default, what was taken is closed when it comes back"
     result = command(conf, "suspend", "orders")
-    assert result.exit_code == ExitCode.OK
+    assert result.exit_code == TxpoolExitCode.OK
     assert "suspended" in result.stdout
     assert asked(child, "take", "0.05") == ["timeout"]
     assert asked(other, "take", "0.05") == ["taken"]
-    assert command(conf, "resume", "orders").exit_code == ExitCode.OK
+    assert command(conf, "resume", "orders").exit_code == TxpoolExitCode.OK
     assert asked(child, "take", "0.05") == ["taken"]
 
 
 def test_what_is_refused_and_what_is_not_there(conf: Path, start: Start) -> None:
     child, pid = start()
     result = command(conf, "resize", "orders", "--min-size", "3", "--max-size", "1")
-    assert result.exit_code == ExitCode.REFUSED
+    assert result.exit_code == TxpoolExitCode.REFUSED
     assert f"process {pid} refused: pool 'orders': pool.min-size 3 and pool.max-size 1 do not fit" in result.stdout
     assert asked(child, "numbers")[:2] == ["0", "3"]
-    assert command(conf, "suspend", "nowhere").exit_code == ExitCode.NOT_FOUND
-    assert command(conf, "flush", "orders", "--how", "now").exit_code == ExitCode.USAGE
-    assert command(conf, "resize", "orders", "--min-size", "-1").exit_code == ExitCode.USAGE
+    assert command(conf, "suspend", "nowhere").exit_code == TxpoolExitCode.NOT_FOUND
+    assert command(conf, "flush", "orders", "--how", "now").exit_code == TxpoolExitCode.USAGE
+    assert command(conf, "resize", "orders", "--min-size", "-1").exit_code == TxpoolExitCode.USAGE
 
 
 def test_a_process_that_does_not_answer_is_unknown(conf: Path, start: Start) -> None:
@@ -74,7 +74,7 @@ def test_a_process_that_does_not_answer_is_unknown(conf: Path, start: Start) -> 
     os.kill(stopped, signal.SIGSTOP)
     try:
         result = command(conf, "suspend", "orders", "--timeout", "0.3")
-        assert result.exit_code == ExitCode.UNKNOWN
+        assert result.exit_code == TxpoolExitCode.UNKNOWN
         assert f"process {stopped} has not answered within 0.3 s, and may still do it" in result.stdout
         assert str(lively) in result.stdout
         assert len(sockets(conf)) == 2, "it is not dead"
@@ -120,7 +120,7 @@ def test_it_closes_at_the_processs_end(conf: Path, start: Start) -> None:
     child.communicate(timeout=20)
     assert child.returncode == 0
     assert sockets(conf) == []
-    assert command(conf, "list").exit_code == ExitCode.OK
+    assert command(conf, "list").exit_code == TxpoolExitCode.OK
 
 
 @pytest.mark.parametrize("used", ["used", "idle"])
@@ -165,5 +165,5 @@ def test_without_the_key_there_is_nothing(tmp_path: Path) -> None:
     file = tmp_path / "txpool.properties"
     file.write_text("node.name = etl-1\n")
     result = command(file, "list")
-    assert result.exit_code == ExitCode.CONFIGURATION
+    assert result.exit_code == TxpoolExitCode.CONFIGURATION
     assert "control.folder is missing, so no process listens: write control.folder = control" in result.stderr

@@ -21,7 +21,7 @@ from txpool.control import folder as folders
 from txpool.control.client import ProcessReply, ask
 from txpool.control.messages import LONGEST_REQUEST, MessageError, Request
 from txpool.errors import ConfigurationError
-from txpool.process.exit_codes import ExitCode
+from txpool.process.exit_codes import TxpoolExitCode
 from txpool.tm.manager import get_manager
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def test_an_answer_that_is_none_is_unknown(conf: Path, answer: bytes) -> None:
         result = command(conf, "suspend", "orders")
         thread.join()
     path.unlink()
-    assert result.exit_code == ExitCode.UNKNOWN
+    assert result.exit_code == TxpoolExitCode.UNKNOWN
     assert f"process {os.getpid()} " in result.stdout
 
 

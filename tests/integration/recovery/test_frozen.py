@@ -20,7 +20,7 @@ from tests.support.proxy import NetworkFault, Proxy
 from tests.support.recovery_site import BOTH, WRITER, Site, extend, get, until
 from tests.support.recovery_site import daemon as running_daemon
 from tests.support.waiting import until as wait_until
-from txpool.process.exit_codes import ExitCode as CheckExitCode
+from txpool.process.exit_codes import TxpoolExitCode
 
 if TYPE_CHECKING:
     from tests.support.mysql import RequireDriver
@@ -172,7 +172,7 @@ def test_the_check_answers_and_names_the_frozen_database(site: Site, mariadb: My
     with stopped(mariadb):
         checked = site.process("from txpool.cli import app; app(['check', 'recovery.properties'])")
         output, errors = checked.communicate(timeout=120)
-    assert checked.returncode == CheckExitCode.UNREACHABLE, output + errors
+    assert checked.returncode == TxpoolExitCode.UNREACHABLE, output + errors
     assert "the server cannot be reached" in output.partition("datasource shop")[2]
 
 

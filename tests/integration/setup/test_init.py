@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tests.support.jdbc import find_jars
 from txpool.cli import app
-from txpool.process.exit_codes import ExitCode
+from txpool.process.exit_codes import TxpoolExitCode
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
@@ -59,7 +59,7 @@ def test_what_it_writes_works_as_it_stands(databases: Databases) -> None:
         ledger.execute("create table t (a integer)")
     urls = f"orders={_with_password(databases, 'one')}", f"items={_with_password(databases, 'two')}"
     code, output = _init("conf", *urls, "ledger=sqlite:///ledger.db")
-    assert code in (ExitCode.OK, ExitCode.WARNING), output
+    assert code in (TxpoolExitCode.OK, TxpoolExitCode.WARNING), output
     _run("-c", PROGRAM)
     for name in ("one", "two"):
         assert databases.rows(name, "select a from t") == [(1,)]
@@ -80,7 +80,7 @@ def test_a_password_is_in_a_file_that_only_its_owner_reads(databases: Databases)
 def test_without_a_password_it_names_a_variable(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORDERS_2_PASSWORD", databases.server.password)
     code, output = _init("conf", f"orders-2={databases.url('one')}")
-    assert code in (ExitCode.OK, ExitCode.WARNING), output
+    assert code in (TxpoolExitCode.OK, TxpoolExitCode.WARNING), output
     assert "\npassword = ${env:ORDERS_2_PASSWORD}\n" in Path("conf/orders-2.properties").read_text()
 
 
@@ -88,7 +88,7 @@ def test_it_asks_where_nothing_is_passed(databases: Databases) -> None:
     url, password = databases.url("one"), databases.server.password
     answers = f"billing-7\norders\noracle://x\norders\n{url}\n{password}\nledger\nsqlite:///ledger.db\n\n"
     code, output = _init("conf", answers=answers)
-    assert code in (ExitCode.OK, ExitCode.WARNING), output
+    assert code in (TxpoolExitCode.OK, TxpoolExitCode.WARNING), output
     assert password not in output
     assert "node.name = billing-7\n" in Path("conf/recovery.properties").read_text()
     assert "datasources = orders.properties, ledger.properties\n" in Path("conf/recovery.properties").read_text()
@@ -115,7 +115,7 @@ def test_it_asks_where_nothing_is_passed(databases: Databases) -> None:
 )
 def test_what_is_wrong_is_said_and_nothing_is_written(arguments: list[str], words: str) -> None:
     code, output = _init("conf", *arguments)
-    assert code == ExitCode.CONFIGURATION
+    assert code == TxpoolExitCode.CONFIGURATION
     assert words in output
     assert "p@rt" not in output
     assert not Path("conf").exists() or not os.listdir("conf")
@@ -131,7 +131,7 @@ def test_a_database_over_jdbc(tmp_path: Path) -> None:
     ended = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path
     )
-    assert ended.returncode == ExitCode.WARNING, (
+    assert ended.returncode == TxpoolExitCode.WARNING, (
         ended.stdout + ended.stderr
     )  # H2's file is open in one process at a time
     assert "0 branches of txpool are prepared there" in ended.stdout
@@ -148,7 +148,7 @@ def test_a_jdbc_driver_that_is_missing_is_said_and_the_file_stays(tmp_path: Path
     ended = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path
     )
-    assert ended.returncode == ExitCode.CONFIGURATION, ended.stdout + ended.stderr
+    assert ended.returncode == TxpoolExitCode.CONFIGURATION, ended.stdout + ended.stderr
     assert "jdbc.classpath" in ended.stdout
     assert Path(tmp_path, "conf", "stock.properties").exists()
 
@@ -156,7 +156,7 @@ def test_a_jdbc_driver_that_is_missing_is_said_and_the_file_stays(tmp_path: Path
 def test_a_log_that_cannot_be_made_is_said_with_what_to_do_then(databases: Databases) -> None:
     url = databases.url("one").replace(f":{databases.server.port}/", ":1/")
     code, output = _init("conf", "a=sqlite:///a.db", "--log", url)
-    assert code == ExitCode.CONFIGURATION
+    assert code == TxpoolExitCode.CONFIGURATION
     assert "could not be made: " in output
     assert "The files stay: mend that, then run\n\n    txpool-recovery init --conf conf/recovery.properties" in output
     assert "Traceback" not in output
@@ -165,7 +165,7 @@ def test_a_log_that_cannot_be_made_is_said_with_what_to_do_then(databases: Datab
 def test_what_is_wrong_with_a_database_is_repeated_at_the_end(databases: Databases) -> None:
     url = databases.url("one").replace(f":{databases.server.port}/", ":1/")
     code, output = _init("conf", f"orders={url}", "stock=mysql://app@127.0.0.1:1/stock")
-    assert code == ExitCode.UNREACHABLE
+    assert code == TxpoolExitCode.UNREACHABLE
     assert "wrong" in output
     assert output.rstrip().endswith("txpool check conf/recovery.properties")
 
@@ -179,7 +179,7 @@ def test_a_file_that_exists_stays(tmp_path: Path) -> None:
     Path("conf").mkdir()
     Path("conf/a.properties").write_text("mine")
     code, output = _init("conf", "b=sqlite:///b.db", "a=sqlite:///a.db")
-    assert code == ExitCode.CONFIGURATION
+    assert code == TxpoolExitCode.CONFIGURATION
     assert "conf/a.properties exists" in output
     assert os.listdir("conf") == ["a.properties"]
     assert Path("conf/a.properties").read_text() == "mine"

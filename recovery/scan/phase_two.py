@@ -50,7 +50,7 @@ class BranchEnds:
         if found is None:
             manager = self._managers[datasource]
             share = optional(manager, "phase_two")
-            found = _OneByOne(manager) if share is None else share()
+            found = _EndedWhenAwaited(manager) if share is None else share()
             self._phase_twos[datasource] = found
         return AskedBranch(found.branch(record), partial(self._asking.start, datasource), self._sending)
 
@@ -116,20 +116,23 @@ class AskedBranch:
             return BranchOutcome.UNKNOWN
 
 
-class _OneByOne:
-    """Ends each branch by `BranchRecovery.commit` or `rollback`, when its answer is awaited."""
+class _EndedWhenAwaited:
+    """Ends each branch by `BranchRecovery.commit` or `rollback`, when its answer is awaited.
+
+    Not when it is started, as `BlockingBranch` does: of several in one datasource, each has the whole time of a step.
+    """
 
     def __init__(self, manager: BranchRecovery) -> None:
         self._manager = manager
 
     def branch(self, record: BranchRecord) -> Branch:
-        return _Blocking(self._manager, record)
+        return _BranchEndedWhenAwaited(self._manager, record)
 
     def close(self) -> None:
         """Nothing: there is no connection."""
 
 
-class _Blocking:
+class _BranchEndedWhenAwaited:
     def __init__(self, manager: BranchRecovery, record: BranchRecord) -> None:
         self.record = record
         self._manager = manager

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from tests.support.repository import ROOT
@@ -70,6 +71,8 @@ FLOORS = (
 )
 #: Folders that are one room with those in them: a log's stores, the kit's cases.
 WHOLE = ("txpool.conformance", "txpool.log")
+#: Files that a folder has at most, without those in folders of its own.
+MOST_FILES = 12
 #: Arrows that run up, with their reason. None is to be added.
 UP = {
     ("txpool.tm.demarcation", "txpool.idempotency"): "a block with a transaction_id records it",
@@ -120,11 +123,13 @@ def room_of(module: str, path: Path) -> str:
     return module if parent in PACKAGES else parent
 
 
-def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
+def imported(path: Path, known: dict[str, Path], *, in_calls: bool = True) -> Iterator[str]:
     """The modules of ours that a file imports, where it is executed; not what only types need."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            node.body.clear()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not in_calls:
             node.body.clear()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -160,6 +165,16 @@ def test_no_floor_imports_one_above_it() -> None:
         if MAINS.isdisjoint(arrow) and height[arrow[1]] <= height[arrow[0]]
     }
     assert set(up) == set(UP), {arrow: sorted(why) for arrow, why in up.items() if arrow not in UP}
+
+
+def test_no_imports_of_modules_go_in_a_circle() -> None:
+    known = modules()
+    TopologicalSorter({module: {*imported(path, known, in_calls=False)} for module, path in known.items()}).prepare()
+
+
+def test_a_room_has_at_most_twelve_files() -> None:
+    sizes = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules().values())
+    assert {room: size for room, size in sizes.items() if size > MOST_FILES} == {}
 
 
 def private_names_read(path: Path) -> Iterator[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField
 
-from txpool.datasource import DataSource
+from txpool.datasource import DataSource, connect
 from txpool.errors import ProgrammingError
 from txpool.resources.base import Role
 from txpool.resources.parts import NO_SPARK
@@ -27,15 +29,21 @@ if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
 
-class TaskCopy(Protocol):
+class TaskCopy(ABC):
     """Writes the rows of one partition. Plain data, for the tasks."""
 
-    @property
-    def datasource(self) -> str: ...
+    __slots__ = ()
+
+    datasource: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
         """Write within the ambient transaction. Returns the number of rows, and of bytes sent."""
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return 0, 0  # without a connection there is no branch
+        return self.run(connect(self.datasource), chain([first], batches))
 
+    @abstractmethod
     def run(self, connection: PEP249Connection, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
         """Write over a connection, without a COMMIT. Returns the number of rows, and of bytes sent."""
 

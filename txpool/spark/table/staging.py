@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txpool.datasource import DataSource
 from txpool.errors import DataError, described
@@ -65,13 +65,7 @@ class StagingMerge:
         )
         found = cursor.execute(query).fetchone()
         if found is not None:
-            *key, number = found
-            values = ", ".join(f"{name} = {value!r}" for name, value in zip(self.keys, key, strict=True))
-            why = f"{number} rows have it, and only one could stay" if None not in key else "a key must have a value"
-            raise DataError(
-                f"{self.gtrid}: upsert into {self.target.name}: key {values}: {why}. The transaction rolls back, and "
-                "the table is as it was"
-            )
+            raise key_error(self.gtrid, self.target, self.keys, found)
 
     def _insert_statement(self, chosen: str) -> str:
         names = quoted_list(self.layout.names)
@@ -84,6 +78,17 @@ class StagingMerge:
             action = f"update set {', '.join(sets)}" if sets else "nothing"
             statement += f" on conflict ({quoted_list(self.keys)}) do {action}"
         return statement
+
+
+def key_error(gtrid: str, target: Target, keys: Sequence[str], found: Sequence[Any]) -> DataError:
+    """The error of an upsert: `found` is a key that two rows have, or that is NULL, and how many rows have it."""
+    *key, number = found
+    values = ", ".join(f"{name} = {value!r}" for name, value in zip(keys, key, strict=True))
+    why = f"{number} rows have it, and only one could stay" if None not in key else "a key must have a value"
+    return DataError(
+        f"{gtrid}: upsert into {target.name}: key {values}: {why}. The transaction rolls back, and the table is as it "
+        "was"
+    )
 
 
 def drop_staged_after(transaction: Transaction, source: DataSource, table: StagingTable) -> None:

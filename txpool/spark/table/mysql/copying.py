@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txpool.datasource import connect
 from txpool.errors import DataError
 from txpool.resources.mysql.bound_rows import NO_MORE_STATEMENTS, BoundRows
 from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.session.protocol import code_of
+from txpool.spark.table.dialect import TaskCopy
 from txpool.spark.table.mysql.binary import bound
 from txpool.spark.table.mysql.encoding import statements
 from txpool.spark.types.encoding import ColumnEncoding
@@ -46,7 +45,7 @@ _FORMER = (
 
 
 @dataclass(frozen=True, slots=True)
-class MySQLCopy:
+class MySQLCopy(TaskCopy):
     """Writes the rows of one partition; `head` is the INSERT statement up to its rows."""
 
     datasource: str
@@ -54,13 +53,6 @@ class MySQLCopy:
     encodings: tuple[ColumnEncoding, ...]
     #: How long a statement waits for a row's lock; None is as long as the session has it.
     lock_seconds: int | None = None
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
-        """Write within the ambient transaction. Returns the number of rows, and of bytes sent."""
-        first = next((batch for batch in batches if batch.num_rows), None)
-        if first is None:
-            return 0, 0  # without a connection there is no branch
-        return self.run(connect(self.datasource), chain([first], batches))
 
     def run(self, connection: PEP249Connection, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
         """Write over a connection, without a COMMIT. Returns the number of rows, and of bytes sent.

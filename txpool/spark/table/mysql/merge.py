@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txpool.datasource import DataSource
-from txpool.errors import DataError, NotSupportedError, OperationalError
+from txpool.errors import NotSupportedError, OperationalError
 from txpool.resources.mysql.session.protocol import code_of
 from txpool.resources.mysql.tables.own_tables import DENIED, database_of, quoted
 from txpool.resources.mysql.tables.staging import MySQLStaging, MySQLStagingTable, keep_target, require_kept
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.table.mysql.copying import exact_session
 from txpool.spark.table.mysql.types import create_statement, quoted_list
+from txpool.spark.table.staging import key_error
 from txpool.spark.table.target import Target
 from txpool.spark.table.tasks import ATTEMPT
 from txpool.spark.types.columns import Layout
@@ -122,13 +123,7 @@ class MySQLMerge:
         )
         found = cursor.fetchone()
         if found is not None:
-            *key, number = found
-            values = ", ".join(f"{name} = {value!r}" for name, value in zip(self.keys, key, strict=True))
-            why = f"{number} rows have it, and only one could stay" if None not in key else "a key must have a value"
-            raise DataError(
-                f"{self.table.gtrid}: upsert into {self.target.name}: key {values}: {why}. The transaction rolls back, "
-                "and the table is as it was"
-            )
+            raise key_error(self.table.gtrid, self.target, self.keys, found)
 
     def _create(self) -> str:
         staging = MySQLStaging(self.source.name, self.source.driver_adapter, connect=self.source.open_session)

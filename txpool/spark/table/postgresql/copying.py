@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txpool.datasource import connect
 from txpool.resources.postgresql.qualified import qualified
+from txpool.spark.table.dialect import TaskCopy
 from txpool.spark.table.postgresql.encoding import copy_options, encode
 from txpool.spark.table.tasks import ATTEMPT
 from txpool.spark.types.columns import Layout
@@ -26,7 +25,7 @@ _IN_UTF8 = qualified("select set_config('client_encoding', 'UTF8', true)")
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionCopy:
+class PartitionCopy(TaskCopy):
     """COPY of one partition.
 
     `label` is the session's application_name while it runs; empty if the transaction sets the name itself.
@@ -36,13 +35,6 @@ class PartitionCopy:
     statement: str
     encodings: tuple[ColumnEncoding, ...]
     label: str
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
-        """COPY within the ambient transaction. Returns the number of rows, and of bytes sent."""
-        first = next((batch for batch in batches if batch.num_rows), None)
-        if first is None:
-            return 0, 0  # without a connection there is no branch
-        return self.run(connect(self.datasource), chain([first], batches))
 
     def run(self, connection: PEP249Connection, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
         """COPY over a connection. Returns the number of rows, and of bytes sent."""

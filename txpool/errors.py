@@ -5,7 +5,8 @@
     Exception
     ├── Warning                            (PEP 249)
     ├── UserWarning
-    │   └── OutsideTransactionWarning      a statement outside any transaction, if transaction.required = warn
+    │   ├── OutsideTransactionWarning      a statement outside any transaction, if transaction.required = warn
+    │   └── EmptyTransactionWarning        a block has committed, and nothing took part in it
     └── Error                              (PEP 249)
         ├── InterfaceError
         │   └── ConfigurationError         a file, key or value is wrong; nothing was done
@@ -50,6 +51,10 @@ class Warning(Exception):  # noqa: A001 - the name is PEP 249's
 
 class OutsideTransactionWarning(UserWarning):
     """A statement outside any transaction, on a datasource whose transaction.required is warn."""
+
+
+class EmptyTransactionWarning(UserWarning):
+    """A block has committed, and nothing took part in it: what was done there by other means stands outside."""
 
 
 class Error(Exception):

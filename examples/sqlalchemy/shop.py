@@ -8,7 +8,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import txpool
 from txpool.demo.server import EmbeddedPostgres
-from txpool.engine import create_engine
 
 if "ORDERS_URL" not in os.environ:  # no databases of yours: a server for a try, which ends with this program
     server = EmbeddedPostgres(databases=["orders", "billing"])
@@ -38,14 +37,14 @@ class Invoice(Billing):
 
 
 def datasource(name):
-    # SQLAlchemy commits by itself: within a transaction, its commit() joins, and the transaction decides.
-    return txpool.DataSource(name, driver="psycopg", url=os.environ[f"{name.upper()}_URL"], managed_commit="join")
+    return txpool.DataSource(name, driver="psycopg", url=os.environ[f"{name.upper()}_URL"])
 
 
 folder = tempfile.TemporaryDirectory()
 txpool.configure(node_name="shop-1", log_url=f"sqlite:///{folder.name}/txlog", log_create=True)
-orders = create_engine(datasource("orders"))
-billing = create_engine(datasource("billing"))
+# Within a transaction a session's commit() joins, and the transaction decides.
+orders = txpool.create_engine(datasource("orders"))
+billing = txpool.create_engine(datasource("billing"))
 Orders.metadata.create_all(orders)
 Billing.metadata.create_all(billing)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/README.md"))
 SERVERS = ["fastapi", "gunicorn"]
-SPARK = ["spark_batch", "spark_stream"]
+SPARK = ["spark_batch", "spark_plain_tasks", "spark_stream"]
 EVERY = sorted([*SERVERS, *SPARK, "airflow", "notebook", "sqlalchemy"])
 #: The databases are the tests' own, which can be read afterwards; or the program's, as on a fresh clone.
 OWN = [pytest.param(True, id="own databases"), pytest.param(False, id="a server for a try")]
@@ -190,7 +190,21 @@ def test_the_spark_stream(databases: Databases, spark_environ: dict[str, str]) -
     assert databases.prepared() == []
 
 
-@pytest.mark.parametrize("program", ["airflow/scheduler.py", "spark_batch/batch.py", "spark_stream/stream.py"])
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_plain_tasks(databases: Databases, spark_environ: dict[str, str]) -> None:
+    (command,) = blocks("spark_plain_tasks", "sh")
+    printed = run(command, environment(databases) | spark_environ)
+    assert says("spark_plain_tasks", printed), printed
+    for name, table in (("one", "orders"), ("two", "invoices")):
+        assert databases.rows(name, f"select count(*), sum(amount) from {table}") == [(1000, 500500)]
+    assert databases.prepared() == []
+
+
+_BRINGING = ["airflow/scheduler.py", "spark_batch/batch.py", "spark_plain_tasks/job.py", "spark_stream/stream.py"]
+
+
+@pytest.mark.parametrize("program", _BRINGING)
 def test_a_slow_one_brings_its_server_as_a_quick_one_does(program: str) -> None:
     """These are run against the tests' own server alone, since they take long. The quick one is run with both."""
 

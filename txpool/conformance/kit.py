@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -64,6 +65,8 @@ class Conformance:
     results: tuple[CaseResult, ...] = ()
     left: tuple[str, ...] = ()
     trouble: str = ""
+    #: Where the trouble was raised; empty if the database could not be connected to.
+    traceback: str = ""
     #: The database could not be connected to.
     unreachable: bool = False
     #: What people should know beside the results; empty mostly.
@@ -93,27 +96,35 @@ def run_cases(
     def redacted(error: object) -> str:
         return " ".join(redact(str(error), settings.secrets).split())[:_LONGEST]
 
+    def raised_at(error: Exception) -> str:
+        return redact("".join(traceback.format_exception(error)), settings.secrets).rstrip()
+
     results: list[CaseResult] = []
-    trouble, note, left, unreachable = "", "", [], False
+    trouble, where, note, left, unreachable = "", "", "", [], False
     subject = Subject(settings, server=server, patience=patience)
     try:
         subject.open()
         note = redacted(subject.other_runs())
-        for result in _results(subject, cases, limit, redacted):
+        for result in _results(subject, cases, limit, redacted, raised_at):
             results.append(result)
             when_ended(result)
     except Exception as error:
         trouble = redacted(error) or type(error).__name__
         unreachable = isinstance(error, Unreachable)
+        where = "" if unreachable else raised_at(error)
     finally:
         left = [redacted(each) for each in subject.close()]
     return Conformance(
-        settings.name, settings.mode, settings.url, tuple(results), tuple(left), trouble, unreachable, note
+        settings.name, settings.mode, settings.url, tuple(results), tuple(left), trouble, where, unreachable, note
     )
 
 
 def _results(
-    subject: Subject, cases: Iterable[Case], limit: float, redacted: Callable[[object], str]
+    subject: Subject,
+    cases: Iterable[Case],
+    limit: float,
+    redacted: Callable[[object], str],
+    raised_at: Callable[[Exception], str],
 ) -> Iterator[CaseResult]:
     for case in cases:
         run = case.by_mode.get(subject.mode)
@@ -128,5 +139,6 @@ def _results(
             verdict = Verdict.SKIPPED if isinstance(error, NotGiven) else Verdict.INAPPLICABLE
             yield CaseResult(case, verdict, str(error))
         else:
-            named = "" if isinstance(error, Violation) else f"{type(error).__name__}: "
-            yield CaseResult(case, Verdict.FAILED, redacted(f"{named}{error}"))
+            own = not isinstance(error, Violation)
+            reason = redacted(f"{type(error).__name__}: {error}" if own else error)
+            yield CaseResult(case, Verdict.FAILED, reason, raised_at(error) if own else "")

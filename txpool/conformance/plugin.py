@@ -58,10 +58,11 @@ def conformance(
         __tracebackhide__ = True
         found = run_cases(settings, server=conformance_server, cases=[case], patience=conformance_patience)
         if found.trouble:
-            pytest.fail(f"the case could not be run: {found.trouble}", pytrace=False)
+            said = f"the case could not be run: {found.trouble}", found.traceback
+            pytest.fail("\n".join(filter(None, said)), pytrace=False)
         (result,) = found.results
         if result.verdict is Verdict.FAILED:
-            pytest.fail(f"{case.title}: {result.reason}", pytrace=False)
+            pytest.fail("\n".join(filter(None, (f"{case.title}: {result.reason}", result.traceback))), pytrace=False)
         if found.left:
             pytest.fail(f"left behind: {'; '.join(found.left)}", pytrace=False)
         if result.verdict is not Verdict.PASSED:

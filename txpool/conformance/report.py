@@ -54,16 +54,20 @@ def _reasons(runs: Sequence[Conformance]) -> list[tuple[str, str]]:
     for run in runs:
         if run.trouble:
             lines.append((f"{run.name}: could not be run: {run.trouble}", "bold red"))
+            lines += _indented(run.traceback)
         for verdict in (Verdict.FAILED, Verdict.SKIPPED):
-            lines += [
-                (f"{run.name}, {each.case.title}: {each.reason}", _STYLES[verdict])
-                for each in run.results
-                if each.verdict is verdict
-            ]
+            for each in run.results:
+                if each.verdict is verdict:
+                    lines.append((f"{run.name}, {each.case.title}: {each.reason}", _STYLES[verdict]))
+                    lines += _indented(each.traceback)
         if run.note:
             lines.append((f"{run.name}: {run.note}", "yellow"))
         lines += [(f"{run.name}: left behind, remove it by hand: {each}", "bold red") for each in run.left]
     return lines
+
+
+def _indented(traceback: str) -> list[tuple[str, str]]:
+    return [(f"    {line}", "dim") for line in traceback.splitlines()]
 
 
 def as_dict(runs: Sequence[Conformance]) -> dict[str, Any]:
@@ -75,6 +79,7 @@ def as_dict(runs: Sequence[Conformance]) -> dict[str, Any]:
                 "mode": run.mode,
                 "url": run.url,
                 "trouble": run.trouble,
+                "traceback": run.traceback,
                 "left": list(run.left),
                 "note": run.note,
                 "cases": [
@@ -82,6 +87,7 @@ def as_dict(runs: Sequence[Conformance]) -> dict[str, Any]:
                         "case": each.case.name,
                         "verdict": each.verdict.name.lower(),
                         "reason": each.reason,
+                        "traceback": each.traceback,
                     }
                     for each in run.results
                 ],

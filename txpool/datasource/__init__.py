@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txpool.datasource.datasource import DataSource, open_file, open_serialized, open_settings
-from txpool.datasource.lookup import connect, find, find_source
+from txpool.datasource.lookup import connect, find, find_file, find_source
 from txpool.datasource.registry import install_received, known, opened, register, when_used
 from txpool.datasource.source import Source
 
@@ -12,6 +12,7 @@ __all__ = [
     "Source",
     "connect",
     "find",
+    "find_file",
     "find_source",
     "install_received",
     "known",

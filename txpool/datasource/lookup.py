@@ -15,6 +15,7 @@ from txpool.dbapi.connection import PEP249Connection
 from txpool.errors import ConfigurationError
 
 _SCHEME = "txpool:"
+_URL = "txpool:///"
 
 
 def connect(
@@ -36,23 +37,37 @@ def connect(
 def find(target: str | Path | Source) -> DataSource:
     """The datasource of a registered name, a file or a connection string, also with `txpool:` before it.
 
+    In SQLAlchemy's form, as txpool:///conf/orders.properties, it is a file's.
+
     Errors: ConfigurationError; NotSupportedError if it is no database.
     """
     return as_database(find_source(target))
+
+
+def find_file(path: str | Path) -> DataSource:
+    """The datasource that a file describes. Errors: as `find`."""
+    return as_database(_in_a_file(os.fspath(path)) or open_file(path))
+
+
+def _in_a_file(name: str) -> Source | None:
+    for folder in ("", *search_folders):
+        path = os.path.join(folder, name)
+        if os.path.abspath(path) in by_key or os.path.exists(path):
+            return open_file(path)
+    return None
 
 
 def find_source(target: str | Path | Source) -> Source:
     """As `find`, of any kind."""
     if isinstance(target, Source):
         return target
-    name = str(target).removeprefix(_SCHEME)
-    datasource = registered.get(name)
+    name = str(target)
+    if name.startswith(_URL):
+        return find_file(name.removeprefix(_URL))
+    name = name.removeprefix(_SCHEME)
+    datasource = registered.get(name) or _in_a_file(name)
     if datasource is not None:
         return datasource
-    for folder in ("", *search_folders):
-        path = os.path.join(folder, name)
-        if os.path.abspath(path) in by_key or os.path.exists(path):
-            return open_file(path)
     if is_dsn(name):
         return shared(key_of(name), lambda: DataSource.from_settings(settings_of(name)))
     advice = sqlalchemy_advice(name)

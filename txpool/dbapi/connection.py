@@ -58,7 +58,7 @@ class PEP249Connection(TwoPhaseHandle):
         return self._cursor_class(self, args, kwargs)
 
     def commit(self) -> None:
-        """Plain: as the driver's. In a transaction: ProgrammingError; with managed.commit=join, keep its work."""
+        """Plain: as the driver's. In a transaction: ProgrammingError; if it joins commits, keep its work."""
         enlistment, pooled = self._uncommitted_in()
         if enlistment is not None:
             managed_commit.commit(enlistment, self)
@@ -72,17 +72,16 @@ class PEP249Connection(TwoPhaseHandle):
                 raise
         elif ambient is not None:
             ambient.require_active()
-            datasource = self._open_datasource()
-            if not datasource.joins_commits:
-                raise end_refused("commit", datasource, ambient.gtrid)
+            if not self.joins_commits:
+                raise end_refused("commit", self._open_datasource(), ambient.gtrid)
 
     def rollback(self) -> None:
-        """Plain: as the driver's. Enlisted: ProgrammingError; with managed.commit=join, undo its work.
+        """Plain: as the driver's. Enlisted: ProgrammingError; if it joins commits, undo its work.
 
         It never joins a transaction, since finalisers call it, which may run anywhere.
         """
         enlistment = self.enlistment
-        if enlistment is not None and enlistment.ended and enlistment.savepoints is not None:
+        if enlistment is not None and enlistment.ended and self.joins_commits:
             return  # the transaction's end has committed or undone its work
         enlistment, pooled = self._uncommitted_in()
         if enlistment is not None:

@@ -54,7 +54,7 @@ class SessionOverrides:
 class HandleState:
     """What was set on a handle. Made when something is set, or it joins a transaction: most handles never need one."""
 
-    __slots__ = ("attributes", "closed_raw", "in_two_phase", "joined", "modes", "overrides")
+    __slots__ = ("attributes", "closed_raw", "in_two_phase", "joined", "joins_commits", "modes", "overrides")
 
     def __init__(self) -> None:
         self.attributes = NO_ATTRIBUTES
@@ -64,6 +64,8 @@ class HandleState:
         self.overrides: SessionOverrides | None = None
         #: It was taken outside a transaction, and joined one.
         self.joined = False
+        #: Its commit() and rollback() end its own work within a transaction, whatever its datasource's others do.
+        self.joins_commits = False
         #: Between the driver's tpc_begin() and its end, if the handle asks no driver for that.
         self.in_two_phase = False
         #: A closed connection of the driver's, in place of a handle that is closed.

@@ -92,7 +92,7 @@ class Enlistment(EnlistedStatements, Part):
         #: The physical connection; None until `open` has taken it. It stays after the end.
         self.pooled: Pooled[Any] | None = None
         self.raw: Any = None
-        #: With managed.commit = join.
+        #: Of the handles whose commits join; None if there was no such handle, nor a block of the driver's own.
         self.savepoints: Savepoints | None = None
         #: The attributes that handles have overridden; None if none has.
         self.overrides: SessionOverrides | None = None
@@ -123,7 +123,7 @@ class Enlistment(EnlistedStatements, Part):
                 if transaction.characteristics is not UNSPECIFIED:
                     modes = fixed_modes(transaction.characteristics)
                 if datasource.joins_commits:
-                    savepoints = Savepoints(partial(datasource.driver_adapter.execute, pooled.raw))
+                    savepoints = self._savepoints_on(pooled.raw)
                 if datasource.names_early:
                     cast("OpenBranch", branch).name(transaction.early_name(datasource.name))
                 ending = datasource.ending
@@ -151,6 +151,17 @@ class Enlistment(EnlistedStatements, Part):
         """Its branch, once what another thread does on the connection has ended; nothing new can begin there."""
         with self.lock:
             return self.branch
+
+    def own_savepoints(self) -> Savepoints:
+        """The savepoints on its connection. Under the lock, or before anything uses them."""
+        if self.savepoints is None:
+            made = self._savepoints_on(self.raw)
+            if self.savepoints is None:  # else a finaliser in this thread was faster
+                self.savepoints = made
+        return self.savepoints
+
+    def _savepoints_on(self, raw: Any) -> Savepoints:
+        return Savepoints(partial(self.datasource.driver_adapter.execute, raw))
 
     def mark_unreusable(self) -> None:
         """Destroy the connection at `release`: a cancel is on its way, and may reach it late. No I/O."""

@@ -134,6 +134,8 @@ class Handle:
         enlistment: Enlistment = transaction.enlist_datasource(datasource)
         with enlistment.entered(self):
             self._carry_modes(enlistment.raw, enlistment.without_fixed(self._own_state().modes))
+            if self._own_state().joins_commits:
+                enlistment.own_savepoints()
         self.enlistment = enlistment
         return enlistment
 
@@ -182,6 +184,20 @@ class Handle:
         if self.handle_state is None:
             self.handle_state = HandleState()
         return self.handle_state
+
+    @property
+    def joins_commits(self) -> bool:
+        """Whether its commit() and rollback() end its own work within a transaction. False once it is closed."""
+        state, datasource = self.handle_state, self._datasource
+        return datasource is not None and (datasource.joins_commits or (state is not None and state.joins_commits))
+
+    def join_commits(self) -> None:
+        """From now on its commit() and rollback() end its own work within a transaction. It has done none yet."""
+        self._own_state().joins_commits = True
+        enlistment = self.enlistment
+        if enlistment is not None:
+            with enlistment.lock:
+                enlistment.own_savepoints()
 
     def own_overrides(self) -> SessionOverrides:
         """The overrides of a plain handle, on its physical connection; the pool resets that when it comes back."""

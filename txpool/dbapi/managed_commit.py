@@ -1,9 +1,10 @@
-"""managed.commit=join: what commit() and rollback() of a handle do inside a transaction.
+"""What commit() and rollback() do inside a transaction, of a handle that joins: one of a datasource with
+managed.commit=join, or one of an Engine of SQLAlchemy.
 
 Each handle's work since its last commit() or rollback() has a savepoint, opened by its first statement. Savepoints
 are a stack: only the innermost can be released, and a rollback to one undoes all later work, of every handle. So a
 commit() of an outer savepoint is remembered, and the savepoint released later. A rollback() that would undo another
-handle's work is refused, and the transaction as a whole rolls back instead.
+handle's work is refused, and the transaction as a whole rolls back instead. Other handles have no savepoints.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
 def commit(enlistment: Enlistment, handle: Handle) -> None:
     """Keep what the handle has done since its last commit() or rollback(). Errors: ProgrammingError, the driver's."""
-    savepoints = _savepoints(enlistment, "commit")
+    savepoints = _savepoints(enlistment, handle, "commit")
     with enlistment.entered(handle):
         savepoints.commit(handle)
 
 
 def rollback(enlistment: Enlistment, handle: Handle) -> None:
     """Undo what the handle has done since its last commit() or rollback(). Errors: ProgrammingError, the driver's."""
-    savepoints = _savepoints(enlistment, "rollback")
+    savepoints = _savepoints(enlistment, handle, "rollback")
     with enlistment.lock:
         transaction = enlistment.owner()
         if transaction is None or not transaction.active:  # it rolls back as a whole, or has ended
@@ -43,10 +44,10 @@ def rollback(enlistment: Enlistment, handle: Handle) -> None:
             raise error from None
 
 
-def _savepoints(enlistment: Enlistment, command: str) -> Savepoints:
-    savepoints = enlistment.savepoints
-    if savepoints is None:
+def _savepoints(enlistment: Enlistment, handle: Handle, command: str) -> Savepoints:
+    if not handle.joins_commits:
         raise end_refused(command, enlistment.datasource, enlistment.gtrid)
+    savepoints = enlistment.own_savepoints()
     if savepoints.in_block:
         raise commit_in_block(command, enlistment.datasource.name, enlistment.gtrid)
     return savepoints
@@ -80,16 +81,21 @@ class Savepoints:
         self._stack: list[Savepoint] = []
         self._numbers = count(1)
 
-    def open(self, owner: object) -> None:
-        """Before a statement: open the owner's savepoint, if this is its first since the last commit or rollback."""
+    def open(self, owner: object, *, joins: bool = True) -> None:
+        """Before a statement: open the owner's savepoint, if this is its first since the last commit or rollback.
+
+        One that does not join has none: its work is only seen to come between those of others.
+        """
         stack = self._stack
+        if not stack and not joins:
+            return
         if stack and stack[-1].owner is owner and not stack[-1].kept:
             return
         below = [savepoint for savepoint in stack if savepoint.owner is not owner and not savepoint.not_innermost]
         # Before anything executes, since a finaliser may call another owner's rollback() meanwhile.
         for savepoint in below:
             savepoint.not_innermost = True
-        if self._find(owner) is None:
+        if joins and self._find(owner) is None:
             name = f"txpool_{next(self._numbers)}"
             try:
                 self._execute(f"savepoint {name}")

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def end_refused(command: str, datasource: DataSource, gtrid: str) -> ProgrammingError:
-    """The error of a handle's commit() or rollback() inside a transaction, without managed.commit = join."""
+    """The error of a handle's commit() or rollback() inside a transaction, if it joins no commits."""
     return ProgrammingError(
         f"{command}() on a connection of {datasource.name} inside {gtrid}: its work ends with the transaction "
-        f"(by `txpool.{command}()`, or at the end of the block), which is as it was. Libraries that call "
-        f"{command}(), as SQLAlchemy and pandas do, need managed.commit = join."
+        f"(by `txpool.{command}()`, or at the end of the block), which is as it was. A library that calls "
+        f"{command}() by itself needs managed.commit = join; SQLAlchemy and pandas need txpool.create_engine()."
     )
 
 

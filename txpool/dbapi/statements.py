@@ -104,7 +104,7 @@ class EnlistedStatements:
             elif self.in_pipeline:
                 self._require_not_ended()
             if self.savepoints is not None:
-                self.savepoints.open(handle)
+                self.savepoints.open(handle, joins=handle.joins_commits)
             self.pooled.since = monotonic()  # type: ignore[union-attr]
         except BaseException as error:
             translate(error)

@@ -61,3 +61,5 @@ class SQLAlchemyPart:
     url: str
     #: Sets on a connection of an Engine what SQLAlchemy's dialect would have passed to the driver's connect().
     connected: Callable[[PEP249Connection, Mapping[str, Any]], None] | None = None
+    #: Whether the database commits before it makes or changes a table, so that this cannot be a part of a transaction.
+    commits_for_tables: bool = False

@@ -15,6 +15,7 @@ from txpool.spark.source.format import register
 from txpool.spark.source.streaming import once_per_batch
 from txpool.spark.table.report import Progress, WriteReport
 from txpool.spark.table.table import write_table
+from txpool.spark.task.input import whole
 
 __all__ = [
     "PartitionsReport",
@@ -25,5 +26,6 @@ __all__ = [
     "map_partitions",
     "once_per_batch",
     "register",
+    "whole",
     "write_table",
 ]

@@ -212,6 +212,7 @@ class Transaction(Completion):
             if self.ended:
                 self.require_active()
             require_adoptable(self.gtrid, self.datasources, logged=self._log is not None)
+            self.may_be_empty = True
             self._adopted.extend(branches)
             dropped.parts[id(self)] = self._enlisted, self._adopted
             self._late_branches = self._late_branches or late_branches
@@ -233,10 +234,12 @@ class Transaction(Completion):
 
     def before_completion(self, callback: Callable[[], object], *, interposed: bool = False) -> None:
         """Call before commit (not before rollback); interposed ones come last. An exception forces rollback."""
+        self.may_be_empty = True
         self._own_synchronizations().add_before(callback, interposed=interposed)
 
     def after_completion(self, callback: Callable[[Status], object]) -> None:
         """Call with the final status, the last registered first; its errors are logged."""
+        self.may_be_empty = True
         self._own_synchronizations().add_after(callback)
 
     def fire(self, event: object) -> None:

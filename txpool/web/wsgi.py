@@ -116,6 +116,7 @@ class TransactionMiddleware:
             environ["wsgi.input"] = body
         try:
             with transaction(self._timeout) as begun:
+                begun.may_be_empty = True
                 environ[TRANSACTION] = begun
                 with closing(response.collected(self._app, environ)) as steps:
                     for _ in steps:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from tests.conftest import PythonWithout
 
 _CODE = """
-import asyncio, sys, txpool
+import asyncio, sys, warnings, txpool
+warnings.simplefilter("ignore")  # of blocks without work
 async def enter():
     async with txpool.transaction():
         pass

@@ -40,6 +40,21 @@ class Recovery(PostgreSQLBranchRecovery):
         return branch.await_rollback()
 
 
+class ListingRaises(PostgreSQLBranchRecovery):
+    """Has a mistake of its own."""
+
+    def recover(self) -> list[PreparedBranch]:
+        raise KeyError("a mistake of its own")
+
+
+class EndRaises(Recovery):
+    """Has a mistake of its own."""
+
+    def commit(self, record: BranchRecord) -> BranchOutcome:
+        self.end(record, True)
+        raise KeyError("a mistake of its own")
+
+
 class Broken(PostgreSQL):
     """PostgreSQL with another branch, another recovery or another driver."""
 
@@ -59,6 +74,18 @@ class Broken(PostgreSQL):
 
 
 # -- what is prepared -------------------------------------------------------------------------------------------------
+
+
+class Mistaken(Broken):
+    """Its end raises."""
+
+    recovery_class = EndRaises
+
+
+class Unlistable(Broken):
+    """Its listing raises, before any case."""
+
+    recovery_class = ListingRaises
 
 
 class Forgetful(Broken):

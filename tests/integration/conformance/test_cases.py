@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import io
 import math
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
 from tests.integration.conformance import broken, broken_marks
 from txpool.conformance.cases.case import Verdict
 from txpool.conformance.kit import CASES, run_cases
+from txpool.conformance.report import as_dict, print_table
 from txpool.conformance.subject import Subject
 from txpool.errors import InterfaceError
 from txpool.resources.manager import ResourceManager
@@ -109,6 +112,22 @@ def test_a_broken_one_fails(
     (result,) = found.results
     assert (result.verdict, says in result.reason) == (Verdict.FAILED, True), (result, found)
     assert not found.passed
+
+
+def test_an_error_of_its_own_is_shown_with_its_traceback(settings_of: SettingsOf) -> None:
+    found = run_cases(settings_of("xa", broken.Mistaken), cases=[BY_NAME["dropped-client"]], patience=1.5)
+    (result,) = found.results
+    assert result.reason == "KeyError: 'a mistake of its own'"
+    assert result.traceback.splitlines()[-1] == result.reason
+    assert "in commit\n" in result.traceback
+    written = io.StringIO()
+    print_table(Console(file=written, width=80), [found])
+    assert 'raise KeyError("a mistake of its own")' in written.getvalue()
+    assert as_dict([found])["datasources"][0]["cases"][0]["traceback"] == result.traceback
+    before = run_cases(settings_of("xa", broken.Unlistable), cases=[BY_NAME["dropped-client"]], patience=1.5)
+    assert "in recover\n" in before.traceback
+    print_table(Console(file=written, width=80), [before])
+    assert written.getvalue().count('raise KeyError("a mistake of its own")') == 2
 
 
 @pytest.mark.slow

@@ -15,6 +15,9 @@ from tests.integration.tm.characteristics import LEVELS, SHOW, Sources, ask, wri
 from txpool.tm.ambient import make_ambient
 from txpool.tm.subordinate import Subordinate
 
+# Blocks without work of their own
+pytestmark = pytest.mark.filterwarnings("ignore::txpool.EmptyTransactionWarning")
+
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_branch_of_a_transaction_begins_so_and_the_next_user_as_before(sources: Sources, level: str) -> None:

@@ -43,7 +43,11 @@ if TYPE_CHECKING:
 
     from tests.conftest import Databases
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::txpool.EmptyTransactionWarning"),  # blocks whose jobs are outside
+]
 
 _TIMEOUT = 60
 

@@ -118,7 +118,7 @@ def test_a_sqlite_path_is_relative_to_its_file_or_to_the_process(monkeypatch: py
     assert DataSourceSettings.load(file).url == f"sqlite:///{Path.cwd()}/y.db"
 
 
-def test_every_key_is_in_the_reference() -> None:
+def test_keys_differ_and_make_a_table() -> None:
     keys = DATASOURCE_KEYS + COORDINATOR_KEYS + RECOVERY_KEYS
     rows = reference(keys).splitlines()
     assert len(rows) == len(keys) + 2

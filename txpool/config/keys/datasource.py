@@ -113,7 +113,8 @@ DATASOURCE_KEYS = (
         "managed.commit",
         "choice",
         "refuse",
-        "What commit() and rollback() of a connection do inside a transaction. join is for SQLAlchemy and pandas.",
+        "What commit() and rollback() of a connection do inside a transaction. join is for libraries that commit by "
+        "themselves. The connections of create_engine() join without it.",
         {"choices": ("refuse", "join")},
     ),
     Key(

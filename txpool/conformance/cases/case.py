@@ -60,6 +60,8 @@ class CaseResult:
     case: Case
     verdict: Verdict
     reason: str = ""
+    #: Where an error was raised that is no `Violation`: the code of the resource manager, its driver's or the kit's.
+    traceback: str = ""
 
 
 class Errands:

@@ -44,7 +44,7 @@ class MySQL(Database):
     requirement = "txpool[mariadb]"
     log = LogPart("txpool.resources.mysql.log.server:MySQLLogServer", schemes)
     spark = SparkPart("txpool.spark.table.table_write:TaskWrite", "txpool.spark.table.mysql.dialect:TABLES")
-    sqlalchemy = SQLAlchemyPart("mysql+pymysql://")
+    sqlalchemy = SQLAlchemyPart("mysql+pymysql://", commits_for_tables=True)
     names_early = True
     waits_in_loop = True
     writes_rows = True
@@ -115,7 +115,7 @@ class MySQLClient(MySQL):
 
     driver = "mysqlclient"
     requirement = "txpool[mysqlclient]"
-    sqlalchemy = SQLAlchemyPart("mysql+mysqldb://")
+    sqlalchemy = SQLAlchemyPart("mysql+mysqldb://", commits_for_tables=True)
     waits_in_loop = False
 
     def _driver_class(self) -> type[MySQLDriver]:

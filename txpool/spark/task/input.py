@@ -15,6 +15,15 @@ from typing import Any
 from txpool.errors import OperationalError
 
 
+def whole(rows: Iterator[Any]) -> Iterator[Any]:
+    """The rows of a partition, for a task of Spark's own methods that begins a transaction.
+
+    If the executor is killed while it sends rows, Spark's Python worker sees fewer of them and no error, and the
+    transaction would commit a part of the partition. OperationalError then, behind the last row that has come.
+    """
+    return TaskInput(rows).rows()
+
+
 class TaskInput:
     """The rows of one task."""
 
@@ -32,8 +41,8 @@ class TaskInput:
         """OperationalError if rows are known to be missing."""
         if self._is_cut_off:
             raise OperationalError(
-                "the executor has gone, or has let go of this task, before it had sent all rows: the task prepares "
-                "nothing, and rolls back. Spark runs it again"
+                "the executor has gone, or has let go of this task, before it had sent all rows: the task rolls "
+                "back. Spark runs it again"
             )
 
 

@@ -25,6 +25,7 @@ from txpool.tm.completion import dropped
 from txpool.tm.completion.outcome import no_more_work, raise_outcome, rolled_back
 from txpool.tm.completion.status import ACTIVE, COMMITTING, MARKED_ROLLBACK, OPEN, STATUS_OF, UNDER_WAY, Status
 from txpool.tm.completion.synchronizations import Synchronizations, call_logging_errors
+from txpool.tm.empty import warn_of_empty
 
 if TYPE_CHECKING:
     from txpool.tm.enlistment import Part
@@ -41,6 +42,8 @@ class Completion:
     unanswered: Sequence[str]
     scoped: bool
     trace: Trace | None
+    origin: dropped.Origin | None
+    may_be_empty = True  #: Nothing need take part in it: none of a block's, or one with callbacks or a Spark job.
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
     timeout: float = inf  #: In seconds; `inf` if it has none.
     in_loop = False  #: A task of an event loop has begun it.
@@ -170,8 +173,11 @@ class Completion:
                 raise self._rollback_cause
             cause = described(self._rollback_cause)
             raise rolled_back(self.gtrid, f"an inner block failed: {cause}") from self._rollback_cause
+        empty = not self._enlisted
         result = self._end(committing=True)
         if result.outcome is COMMITTED and result.interrupt is None:
+            if empty and not self.may_be_empty and self.origin is not None:
+                warn_of_empty(self.origin)
             return
         if (
             self._rollback_cause is not None

@@ -143,9 +143,15 @@ def line_of(origin: Origin | None) -> str:
     """The file and line of an origin, for people."""
     if origin is None:
         return "a place that is not known"
+    file, line, function = place_of(origin)
+    return f"{file}:{line}, in {function}"
+
+
+def place_of(origin: Origin) -> tuple[str, int, str]:
+    """Its file, line and function."""
     code, instruction = origin
     lines = (line for start, end, line in code.co_lines() if line is not None and start <= instruction < end)
-    return f"{code.co_filename}:{next(lines, code.co_firstlineno)}, in {code.co_qualname}"
+    return code.co_filename, next(lines, code.co_firstlineno), code.co_qualname
 
 
 def _after_fork_in_child() -> None:

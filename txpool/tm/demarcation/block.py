@@ -129,7 +129,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
                 begun.block = None
                 raise
             # From here to the end no function is called: an interrupt in one would leave the transaction ambient.
-            begun.origin, begun.extent = origin, extent
+            begun.origin, begun.extent, begun.may_be_empty = origin, extent, False
             self.begun = begun
             if self._idempotent is not None:
                 try:

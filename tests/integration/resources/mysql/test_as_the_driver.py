@@ -18,6 +18,7 @@ from tests.integration.resources.mysql.branches import SLEEPING, BranchDatabase,
 from tests.support.mysql import MODULES
 from tests.support.waiting import until
 from txpool.engine import create_engine
+from txpool.resources.marked.xids import Xids
 
 #: By the name of a type object, the types of columns that it is to equal.
 TYPES = {
@@ -171,8 +172,7 @@ def test_initial_sql_stays_and_costs_no_reset(managed: BranchDatabase) -> None:
 def test_sqlalchemy(managed: BranchDatabase) -> None:
     import sqlalchemy
 
-    source = managed.datasource(managed_commit="join")
-    engine = create_engine(source)
+    engine = create_engine(managed.datasource())
     with engine.begin() as connection:
         connection.execute(sqlalchemy.text("insert into work values (1, 1)"))
     with txpool.transaction():
@@ -183,6 +183,30 @@ def test_sqlalchemy(managed: BranchDatabase) -> None:
             connection.execute(sqlalchemy.text("insert into work values (3, 3)"))
             raise ZeroDivisionError
     assert both(managed) == [[1, 2], [1]]
+
+
+@pytest.mark.parametrize("mode", ["xa", "cmr", "local"])
+def test_a_missing_table_is_no_part_of_a_transaction(managed: BranchDatabase, mode: str) -> None:
+    import pandas
+    import sqlalchemy
+
+    source = managed.datasource(mode=mode)
+    if mode == "cmr":
+        Xids("one", source.driver_adapter).create()
+    engine = create_engine(source)
+    frame = pandas.DataFrame({"id": [1]})
+    with txpool.transaction():
+        with engine.begin() as connection:
+            connection.execute(sqlalchemy.text("insert into work values (1, 1)"))
+        with pytest.raises(txpool.ProgrammingError, match=r"CREATE TABLE missing .* Create the table before"):
+            frame.to_sql("missing", engine, index=False)
+        with engine.begin() as connection:
+            connection.execute(sqlalchemy.text("insert into work values (2, 2)"))
+    assert managed.rows() == [1, 2]
+    frame.to_sql("missing", engine, index=False)
+    with txpool.transaction():
+        frame.to_sql("missing", engine, index=False, if_exists="append")
+    assert len(pandas.read_sql("select * from missing", engine)) == 2
 
 
 def test_a_statement_tells_what_it_tells_without_txpool(managed: BranchDatabase) -> None:

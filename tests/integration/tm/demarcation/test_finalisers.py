@@ -15,6 +15,9 @@ from tests.integration.tm.demarcation.table import OneDatasource
 from txpool.errors import ProgrammingError, TransactionRolledBack
 from txpool.tm.demarcation.block import transaction
 
+# Blocks without work of their own
+pytestmark = pytest.mark.filterwarnings("ignore::txpool.EmptyTransactionWarning")
+
 
 class Abandoned:
     """A cycle that holds a handle, as an SQLAlchemy session does, and ends it as that does."""

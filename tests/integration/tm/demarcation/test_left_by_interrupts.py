@@ -20,7 +20,10 @@ from tests.support.opcodes import trace_opcodes
 from tests.support.struck import struck
 from txpool import ProgrammingError, transaction, transactional
 
-pytestmark = pytest.mark.usefixtures("nobody_watches")
+pytestmark = [
+    pytest.mark.usefixtures("nobody_watches"),
+    pytest.mark.filterwarnings("ignore::txpool.EmptyTransactionWarning"),  # blocks alone
+]
 END = transaction.__exit__
 
 

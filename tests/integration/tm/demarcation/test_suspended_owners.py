@@ -21,6 +21,9 @@ from tests.integration.tm.demarcation.test_left_by_interrupts import END, Table
 from tests.support.struck import struck
 from txpool import transaction
 
+# Blocks without work of their own
+pytestmark = pytest.mark.filterwarnings("ignore::txpool.EmptyTransactionWarning")
+
 Body: TypeAlias = Callable[[txpool.Transaction], None]
 
 

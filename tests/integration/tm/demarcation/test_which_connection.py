@@ -12,6 +12,9 @@ from txpool.errors import Error, InterfaceError, ProgrammingError
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.calls import begin, commit, resume, suspend
 
+# Blocks without work of their own
+pytestmark = pytest.mark.filterwarnings("ignore::txpool.EmptyTransactionWarning")
+
 
 def test_a_handle_closed_before_commit(world: OneDatasource) -> None:
     with transaction():

@@ -63,8 +63,8 @@ class TransactionBlock(psycopg.Transaction):
             if self.pgconn.transaction_status == TransactionStatus.IDLE:
                 enlistment.raw.execute("")  # psycopg begins: else the block would begin, and commit
             super().__enter__()
-            if enlistment.savepoints is not None:
-                self._mark = enlistment.savepoints.enter_block()
+            # Even if nobody has savepoints yet: those that are opened in the block end with it.
+            self._mark = enlistment.own_savepoints().enter_block()
         return self
 
     def __exit__(

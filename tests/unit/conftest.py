@@ -1,0 +1,16 @@
+"""What all unit tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Unit tests have no databases: their blocks are empty on purpose."""
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore::txpool.EmptyTransactionWarning"))

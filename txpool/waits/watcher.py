@@ -70,7 +70,7 @@ class Watcher:
         late = []
         for pooled in source.pool.state.all():
             since = pooled.since or pooled.ending
-            if since and pooled.holder:
+            if since and pooled.holder and not (pooled.plain and getattr(pooled.raw, "behind_pooler", False)):
                 at = self._due.get((id(pooled), since), since + after)
                 if at <= now:
                     late.append(pooled)

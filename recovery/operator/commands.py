@@ -120,7 +120,8 @@ def forget(log: DecisionLog, datasources: RecoveryDatasources, gtrid: str) -> in
     snapshot = take_snapshot(log, datasources, fence=False)
     _require_ours(snapshot, gtrid)
     count = sum(heuristic.gtrid == gtrid for heuristic in snapshot.heuristics)
-    if count and (snapshot.is_listed(gtrid) or gtrid in snapshot.decisions or snapshot.row(gtrid) is not None):
+    decided = gtrid in snapshot.decisions or snapshot.row(gtrid) is not None
+    if count and (decided or snapshot.is_listed(gtrid) or snapshot.last_resource(gtrid)):
         raise ProgrammingError(
             f"{gtrid} has not ended, so a pass would find its heuristic outcome again: nothing was done. Forget it "
             "once `txpool-recovery show` tells that every branch has ended"

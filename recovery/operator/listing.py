@@ -134,9 +134,11 @@ def _is_shown(snapshot: Snapshot, gtrid: str) -> bool:
         return True
     if any(snapshot.unreachable_or_foreign(gtrid)):
         return True
-    # A living process or another node carries out its own decisions. A decision that is carried out is only a record.
-    decided = _decision(snapshot, gtrid)[0] == "commit" and snapshot.coordinator_state(gtrid) not in _ENDED_BY_OTHERS
-    return decided and not is_carried_out(snapshot, gtrid)
+    if snapshot.coordinator_state(gtrid) in _ENDED_BY_OTHERS:
+        return False
+    # A decision that is carried out is only a record.
+    decided = _decision(snapshot, gtrid)[0] == "commit" and not is_carried_out(snapshot, gtrid)
+    return decided or bool(snapshot.last_resource(gtrid))
 
 
 def _describe(

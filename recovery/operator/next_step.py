@@ -86,9 +86,7 @@ def _action(snapshot: Snapshot, datasources: RecoveryDatasources, gtrid: str) ->
     if marked is None:
         if gtrid in snapshot.decisions:
             return f"commit: it is decided in the log{until}"
-        last = snapshot.last_resource(gtrid)
-        told = f", and tell that its last resource {last} may have committed: nothing shows it" if last else ""
-        return f"roll back: it is not decided, and cannot be decided any more{told}"
+        return _undecided(snapshot, gtrid)
     if marked not in datasources.tables:
         return f"leave it alone: {marked} decides it, and is no marked datasource (mode=cmr) of this configuration"
     if marked in snapshot.unanswered:
@@ -99,10 +97,18 @@ def _action(snapshot: Snapshot, datasources: RecoveryDatasources, gtrid: str) ->
     return f"commit: it is committed in {marked}{until}" if row.committed else f"roll back: {marked} has a tombstone"
 
 
+def _undecided(snapshot: Snapshot, gtrid: str) -> str:
+    last = snapshot.last_resource(gtrid)
+    told = f"tell that its last resource {last} may have committed: nothing shows it" if last else ""
+    if told and not snapshot.is_listed(gtrid):
+        return f"{told}, and no branch of it is prepared any more"
+    return "roll back: it is not decided, and cannot be decided any more" + (f", and {told}" if told else "")
+
+
 def has_nothing_left(snapshot: Snapshot, gtrid: str) -> bool:
     """Whether nothing is left to do, as far as the datasources have answered."""
-    open_work = snapshot.is_listed(gtrid) or named_branches(snapshot, gtrid) or gtrid in snapshot.pointers
-    return not (open_work or has_unreachable_branches(snapshot, gtrid))
+    recorded = named_branches(snapshot, gtrid) or gtrid in snapshot.pointers or snapshot.last_resource(gtrid)
+    return not (recorded or snapshot.is_listed(gtrid) or has_unreachable_branches(snapshot, gtrid))
 
 
 def is_carried_out(snapshot: Snapshot, gtrid: str) -> bool:

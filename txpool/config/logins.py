@@ -5,7 +5,8 @@ the password it has a reference, or nothing. A function that supplies credential
 postgresql://db1:5432/orders by vault.tokens:orders. A login never has a password in it.
 
 A noted login is a claim: whoever may write into the log may have written it. So it is compared with what the file
-allows, and nothing else of it is used but the name of the database, if the file has * for that.
+allows, and nothing else of it is used but the name of the database, if the file has * for that; and whether its
+branches write rows, into a table of txpool's own name.
 """
 
 from __future__ import annotations
@@ -36,13 +37,17 @@ _SCHEMES: Final = {
 _REFERENCE: Final = re.compile(r"\$\{(?:env:(?P<variable>[A-Za-z_][A-Za-z0-9_]*)|file:(?P<path>[^\0-\x1f{}]+))\}")
 _STANDS_FOR: Final = "\0"  # a reference
 _PASSWORD_BY_REFERENCE: Final = re.compile(rf"[a-z]+://[^:/?#@]*:(?P<reference>{_REFERENCE.pattern})@.*", re.DOTALL)
-_FORM: Final = re.compile(rf"(?P<url>\S+)(?:\s+by\s+(?P<function>{FUNCTION}))?", re.ASCII)
+#: What a note says of branches that write rows (xa.evidence = row).
+_ROWS: Final = " with rows"
+_FORM: Final = re.compile(rf"(?P<url>\S+)(?:\s+by\s+(?P<function>{FUNCTION}))?(?P<rows>{_ROWS})?", re.ASCII)
 _ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[\w:.%]+)\]|(?P<name>[\w.%~-]+)):(?P<port>[0-9]{1,5})", re.ASCII)
 #: The names that a note may give a database: no text that a driver could take for something else.
 _DATABASE: Final = re.compile(r"(?!\.)[\w$.-]{0,64}")
 _ANY: Final = "*"
 #: What the url says in its own place.
 _OWN_PLACE: Final = frozenset({"user", "password", "host", "port", "dbname", "service"})
+#: The names that txpool's tables have by default. By any other, a note could choose where recovery writes.
+_MARKS, _BRANCHES = "xids", "txpool_branches"
 _RIGHT: Final = "write postgresql://user:${env:NAME}@host:port/database, or mysql://… likewise"
 
 
@@ -59,13 +64,16 @@ class Login:
     reference: str = ""
     #: package.module:function, which supplies the credentials.
     function: str = ""
+    #: Whether its branches write rows. Only a note says so.
+    rows: bool = False
 
     def __str__(self) -> str:
         password = f":{self.reference}" if self.reference else ""
         user = f"{quote(self.user, safe='')}{password}@" if self.user else ""
         hosts = ",".join(f"{_quoted_host(host)}:{port}" for host, port in self.hosts)
         by = f" by {self.function}" if self.function else ""
-        return f"{self.scheme}{user}{hosts}/{quote(self.database, safe='')}{by}"
+        rows = _ROWS if self.rows else ""
+        return f"{self.scheme}{user}{hosts}/{quote(self.database, safe='')}{by}{rows}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +145,15 @@ def _allowed(entry: ConfiguredValue) -> AllowedLogin:
 def login_of(settings: DataSourceSettings, scheme: str, *, user: str, host: str, port: int, database: str) -> str:
     """The login that is noted of a datasource. Empty if a file describes it, or if it has none to be followed.
 
-    One whose branches write rows has none: recovery would not know their table.
+    One with a table of another name than the default has none: recovery takes the name of no table from a note.
     """
-    if settings.file or settings.xa_evidence == "row" or not host:
+    rows, marked = settings.xa_evidence == "row", settings.mode == "cmr"
+    named = (rows and settings.xa_evidence_table != _BRANCHES) or (marked and settings.cmr_table != _MARKS)
+    if settings.file or named or not host:
         return ""
     reference = "" if settings.password is None else _reference_of(settings.password)
     function = "" if settings.issuer is None else settings.issuer.name
-    return _noted(Login(scheme, user, ((_same_host(host), str(port)),), database, reference, function))
+    return _noted(Login(scheme, user, ((_same_host(host), str(port)),), database, reference, function, rows))
 
 
 @lru_cache(maxsize=64)
@@ -188,7 +198,7 @@ def _parse(text: str, folder: Path) -> tuple[Login, Parts]:
         path = references[0]["path"]
         reference = references[0][0] if path is None else f"${{file:{os.path.abspath(folder / path)}}}"
     places = tuple((_same_host(decoded(each["v6"] or each["name"])), each["port"]) for each in hosts if each)
-    return Login(scheme, user, places, database, reference, match["function"] or ""), parts
+    return Login(scheme, user, places, database, reference, match["function"] or "", bool(match["rows"])), parts
 
 
 def _same_host(host: str) -> str:

@@ -6,6 +6,7 @@ Each driver has subclasses of Connection and Cursor, in `txpool/resources/<datab
 from __future__ import annotations
 
 import warnings
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
@@ -66,10 +67,13 @@ class PEP249Connection(TwoPhaseHandle):
         ambient = ambient_transaction()
         if pooled is not None and (ambient is None or self.has_work(pooled.raw)):
             try:
+                pooled.since = monotonic()
                 pooled.raw.commit()
             except Exception as error:
                 translate(error)
                 raise
+            finally:
+                pooled.since = 0.0
         elif ambient is not None:
             ambient.require_active()
             if not self.joins_commits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from _thread import get_ident
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
@@ -150,6 +151,7 @@ class Enlistment(EnlistedStatements, Part):
     def settled_branch(self) -> OpenBranch | MarkedBranch:
         """Its branch, once what another thread does on the connection has ended; nothing new can begin there."""
         with self.lock:
+            self.pooled.ending = monotonic()  # type: ignore[union-attr]
             return self.branch
 
     def own_savepoints(self) -> Savepoints:
@@ -196,6 +198,7 @@ class Enlistment(EnlistedStatements, Part):
             self._held.append(self.pooled)  # type: ignore[arg-type]
             raise
         try:
+            pooled.ending = 0.0
             if self.cursors or self.overrides is not None:
                 with self.lock:
                     reusable = self._restore() and reusable

@@ -4,7 +4,7 @@ By these notes recovery knows which databases it must reach, also those that its
 by whom a branch must have been prepared to be ours. They are side records, one for each node, database and login role,
 and a second one beside each if the datasource was configured in code: how it is reached.
 
-A marked datasource that decides is noted, too, if it has a file. Such a note only helps to find the file.
+A marked datasource that decides is noted, too, if it has a file or a login. Such a note only helps to find it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from txpool.resources.base import PrepareLocation
 INCARNATION = "incarnation"
 
 _KIND = "datasource"
-#: The kind of side record beside a note without a path, of the same name: the login. The first versions read none.
-_LOGIN = "login"
+#: The kinds of side records beside a note without a path, of the same name: the login. The first versions read none.
+_LOGIN, _DECIDER_LOGIN = "login", "login of a deciding datasource"
 #: The kind of side record of a marked datasource that decides. The first versions read none.
 _DECIDER = "deciding datasource"
 
@@ -111,12 +111,17 @@ class LocationNotes:
         noted.add(location)
 
     def note_decider(self: _LocationLog, location: PrepareLocation) -> None:
-        """Note durably the file of a marked datasource that decides for this node; no I/O as above. LogError."""
-        if not location.path or location in self._noted:
+        """Note durably the file, or the login, of a marked datasource that decides for this node; no I/O as above.
+
+        LogError.
+        """
+        if not (location.path or location.login) or location in self._noted:
             return
         if failpoints.armed:
             failpoints.hit("log.note")
         note = LocationNote(self.node, location, time())
+        if note.login_record is not None:
+            self.put_record(replace(note.login_record, kind=_DECIDER_LOGIN))
         self.put_record(replace(note.side_record, kind=_DECIDER))
         self._noted.add(location)
 
@@ -127,16 +132,13 @@ class LocationNotes:
             if _node_of(record) in nodes:
                 with suppress(LogError):
                     found.append(_parsed(record))
-        return found
+        return _with_logins(self, found, _DECIDER_LOGIN)
 
     def locations(self: _LocationLog) -> list[LocationNote]:
         """The notes of our nodes. LogError if one has a later format."""
         nodes = self.nodes()
         notes = [_parsed(record) for record in self.side_records(_KIND) if _node_of(record) in nodes]
-        if all(note.location.path for note in notes):
-            return notes
-        logins = {record.name: record for record in self.side_records(_LOGIN)}
-        return [note if note.location.path else _with_login(note, logins.get(note.name)) for note in notes]
+        return _with_logins(self, notes, _LOGIN)
 
     def noted_nodes(self: _LocationLog) -> set[str]:
         """The nodes that have location notes, whether they are ours or not."""
@@ -159,6 +161,14 @@ class LocationNotes:
 
 def _node_of(record: SideRecord) -> str:
     return record.name.partition(" ")[0]
+
+
+def _with_logins(log: _LocationLog, notes: list[LocationNote], kind: str) -> list[LocationNote]:
+    """The notes, those without a path with their logins, which are side records of this kind."""
+    if all(note.location.path for note in notes):
+        return notes
+    logins = {record.name: record for record in log.side_records(kind)}
+    return [note if note.location.path else _with_login(note, logins.get(note.name)) for note in notes]
 
 
 def _with_login(note: LocationNote, record: SideRecord | None) -> LocationNote:

@@ -98,6 +98,7 @@ class Pooled(Generic[C]):
         "dirty",
         "doubted",
         "dropped",
+        "ending",
         "expires",
         "gtrid",
         "holder",
@@ -148,6 +149,8 @@ class Pooled(Generic[C]):
         #: When the statement that executes on it has begun, by the monotonic clock; 0 while none does. Other threads
         #: read it.
         self.since = 0.0
+        #: When the end of its transaction has begun, in the same way.
+        self.ending = 0.0
         #: Weak references to what its user has open on it, and a forked child must not close.
         self.results: Collection[weakref.ref[Any]] = ()
         #: By the monotonic clock; 0 if the pool must not hand it out again.

@@ -1,6 +1,7 @@
 """The thread that looks into statements that execute for long. It starts once a pool has opened a connection.
 
-A pool's connections say since when they execute (`Pooled.since`). That is read here, and costs a statement no lock.
+A pool's connections say since when they execute (`Pooled.since`), or their transaction ends: a COMMIT or a PREPARE
+may wait, too, for a deferred constraint. That is read here, and costs a statement no lock.
 Each look opens a connection of its own, and closes it. A forked child has a thread of its own, once one of its pools
 has opened a connection.
 """
@@ -68,8 +69,8 @@ class Watcher:
         """The connections whose statements are due. `due` gets when each statement is due next."""
         late = []
         for pooled in source.pool.state.all():
-            since = pooled.since
-            if since and pooled.holder:
+            since = pooled.since or pooled.ending
+            if since and pooled.holder and not (pooled.plain and getattr(pooled.raw, "behind_pooler", False)):
                 at = self._due.get((id(pooled), since), since + after)
                 if at <= now:
                     late.append(pooled)
@@ -80,7 +81,7 @@ class Watcher:
 
 def _waits(source: DataSource, late: list[Pooled[object]]) -> dict[Statement, WaitingStatement]:
     """Those that wait for prepared branches of ours. Whether they do may not be known: then that is logged."""
-    begun = [pooled.since for pooled in late]
+    begun = [pooled.since or pooled.ending for pooled in late]
     try:
         holders = resolve_name(source.resource_manager.lock_holders or "")(source.settings, source.driver_adapter)
         with step_until(monotonic() + _LOOK_SECONDS):
@@ -94,7 +95,7 @@ def _waits(source: DataSource, late: list[Pooled[object]]) -> dict[Statement, Wa
         thread = "".join(holder.name for holder in pooled.holder[:1])
         # What its own transaction has prepared is Spark's, whose driver sees to it: no recovery would end that.
         branches = tuple(branch for branch in held if branch.xid.gtrid != gtrid)
-        if branches and pooled.since == since:  # else it has ended meanwhile
+        if branches and since in (pooled.since, pooled.ending):  # else it has ended meanwhile
             waits[id(pooled), since] = WaitingStatement(
                 source, gtrid, thread, monotonic() - since, branches, holders.certain
             )

@@ -66,7 +66,7 @@ class DiscoveredDatasources:
         for note in notes:
             called, path = note.location.datasource, note.location.path
             if is_called(name, called) and not self._was_removed(called):
-                datasource = self._open(path)
+                datasource = self._open(path) if path else open_noted(note, self._allowed, Role.MARKED)
                 if datasource.role is not Role.MARKED or datasource.name != called:
                     raise ConfigurationError(
                         f"{path} describes {datasource.name} with mode = {datasource.mode} now, and not the marked "

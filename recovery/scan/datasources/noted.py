@@ -16,14 +16,17 @@ from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
 from txpool.errors import ConfigurationError
 from txpool.log.locations import LocationNote
+from txpool.resources.base import Role
 
 #: The name in variables, such as TXPOOL_DS_NOTED_…: a note's own name would choose whose variables hold.
 _NAME = "noted"
 _DRIVERS = {"postgresql://": "psycopg", "mysql://": "pymysql"}
 
 
-def open_noted(note: LocationNote, allowed: Sequence[AllowedLogin]) -> DataSource:
+def open_noted(note: LocationNote, allowed: Sequence[AllowedLogin], role: Role = Role.PREPARED) -> DataSource:
     """The datasource of a note without a file. ConfigurationError if recovery's file does not allow its login.
+
+    One over JDBC is reached by a driver of Python's: no class, and no place of classes, is taken from a note.
 
     Its pool is closed, so that nothing else of this process finds it: recovery opens connections of its own.
     """
@@ -32,17 +35,17 @@ def open_noted(note: LocationNote, allowed: Sequence[AllowedLogin]) -> DataSourc
     if login is None:
         raise ConfigurationError(
             "the datasource was configured in code, so no file can be opened for it, and the log has noted no login "
-            "that recovery could follow"
+            "that recovery could follow, as for Java databases and tables with names of one's own. Write a file for it"
         )
     for each in allowed:
         if each.allows(login):
-            datasource = DataSource.from_settings(_settings(note.location.datasource, login, each))
+            datasource = DataSource.from_settings(_settings(note.location.datasource, login, each, role))
             datasource.close()
             return datasource
     raise ConfigurationError(_why_not(login, allowed))
 
 
-def _settings(name: str, login: Login, allowed: AllowedLogin) -> DataSourceSettings:
+def _settings(name: str, login: Login, allowed: AllowedLogin, role: Role) -> DataSourceSettings:
     url, options = f"{allowed.address}{quote(login.database, safe='')}", dict(allowed.parameters)
     if login.scheme == "postgresql://":
         url = f"{url}?{urlencode(options, quote_via=quote)}".rstrip("?")
@@ -50,7 +53,8 @@ def _settings(name: str, login: Login, allowed: AllowedLogin) -> DataSourceSetti
     settings = DataSourceSettings.load(
         name=_NAME,
         driver=_DRIVERS[login.scheme],
-        mode="xa",
+        mode=role.value,
+        xa_evidence="row" if login.rows else "server",
         url=url,
         credentials=allowed.login.function or None,
         pool_min_size=0,
@@ -61,6 +65,7 @@ def _settings(name: str, login: Login, allowed: AllowedLogin) -> DataSourceSetti
 
 def _why_not(login: Login, allowed: Sequence[AllowedLogin]) -> str:
     remedy = "add this login to recovery.noted" if allowed else "allow it by this line in recovery's file"
+    login = replace(login, rows=False)
     line = str(login) if allowed else f"recovery.noted = {login}"
     lacking = ""
     if not login.reference and not login.function:

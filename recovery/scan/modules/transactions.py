@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from recovery.scan.datasources.datasources import ListedBranch
 from recovery.scan.datasources.names import is_called
+from recovery.scan.modules.last_resources import tell_of_noted
 from recovery.scan.modules.orphans import OrphanFilter, Vote, poll
 from recovery.scan.phase_two import wait_for
 from recovery.scan.recovery_pass import RecoveryPass
@@ -241,31 +242,10 @@ class OrphanModule:
             for gtrid in sorted(recorded)
             if snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED and not snapshot.is_listed(gtrid)
         ]
-        needless += _ended_with_last_resources(this_pass)
+        needless += tell_of_noted(this_pass)
         if needless:
             this_pass.log.purge(needless)
             this_pass.recorder.record_forgotten(needless)
-
-
-def _ended_with_last_resources(this_pass: RecoveryPass) -> list[str]:
-    """The transactions of fenced processes whose notes of a last resource nobody needs: none of their branches is left.
-
-    A last resource commits only after every other branch has prepared. So if a listing that is taken after the fence
-    has none of them, either nothing was prepared, or the last resource was told of.
-    """
-    snapshot = this_pass.snapshot
-    noted = [
-        gtrid
-        for gtrid in sorted(snapshot.last_resources.keys() - snapshot.decisions.keys())
-        if snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED and not snapshot.is_listed(gtrid)
-    ]
-    if not noted or snapshot.unreached:
-        return []
-    later, unanswered = this_pass.datasources.listings()
-    if unanswered:
-        return []
-    listed = {branch.xid.gtrid for listing in later.values() for branch in listing.branches if snapshot.is_ours(branch)}
-    return [gtrid for gtrid in noted if gtrid not in listed]
 
 
 def _is_decided_elsewhere(snapshot: Snapshot, gtrid: str) -> bool:

@@ -62,21 +62,21 @@ MUTATIONS = (
     ),
     Mutation(
         "38e",
-        "a last resource commits though recovery has fenced, and let go of its note",
-        (
-            Edit(
-                f"{_COORDINATOR}._commit_last",
-                "self._fenced() or self.gtrid not in self._required_log().last_resources()",
-                "self.gtrid not in self._required_log().last_resources()",
-            ),
-        ),
-        scenario=replace(LAST, name="one+last, a lease", fates=0),
-        found="UNREPORTED",
+        "a last resource commits though recovery has fenced its process, and has told that it may have committed",
+        test="tests/unit/tm/test_last_resource.py::"
+        "test_38_a_last_resource_does_not_commit_once_recovery_has_fenced_its_process",
+        real=(Edit(f"{_COORDINATOR}._commit_last", "if self._noted and (self._fenced() or ", "if self._noted and ("),),
     ),
     Mutation(
         "38f",
-        "a coordinator rolls the rest back before it records that its last resource has committed",
-        (Edit(f"{_COORDINATOR}._roll_back", "self._tell_of_last(self._required_log(), self._last_outcome)", "pass"),),
+        "a note that stands alone tells nothing, since no branch is left that rolls back",
+        (
+            Edit(
+                "recovery.scan.modules.last_resources:tell_of_noted",
+                "            if last:  # else",
+                "            if False:  # else",
+            ),
+        ),
         scenario=LAST,
         found="UNREPORTED",
     ),

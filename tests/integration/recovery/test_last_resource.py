@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from recovery.cli import ExitCode
-from tests.support.recovery_site import HOLDER, WRITER, Site
+from tests.support.recovery_site import HOLDER, WRITER, Site, end
 
 
 @pytest.fixture(params=["sqlite", "sql"])
@@ -56,13 +56,35 @@ def test_38_a_crash_between_its_commit_and_the_record_is_the_hazard_that_it_is(s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("verb", ["rollback", "commit"])
+def test_38_the_note_alone_tells_of_it_once_others_have_ended_the_only_branch(site: Site, verb: str) -> None:
+    site.killed(WRITER, "one", "till", failpoints="log.record=kill")
+    (gid,) = site.databases.prepared()
+    end(site, "one", verb, gid)
+    assert tilled(site) == 1
+    listed = site.command("list")
+    assert listed.returncode == ExitCode.IN_DOUBT, listed.stdout
+    assert "the last resource till, which may have committed" in listed.stdout
+    scanned = site.command("scan")
+    assert scanned.returncode == ExitCode.HEURISTIC, scanned.stdout
+    assert "its last resource till may have committed before that" in scanned.stderr
+    assert "till: decided to rollback, ended lost" in scanned.stdout
+    assert site.kept() == {"heuristics": 1}
+    (found,) = json.loads(site.command("list", "--json").stdout)
+    assert [each["datasource"] for each in found["heuristics"]] == ["till"]
+    assert site.command("forget", found["gtrid"], "--yes").returncode == ExitCode.OK
+    assert site.kept() == {}
+    assert site.command("scan").returncode == ExitCode.OK
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["log.last", "branch.prepare-sent", "log.recorded"])
 def test_38_what_a_crash_elsewhere_leaves(site: Site, point: str) -> None:
     """Before the note there is nothing; while it prepares, nobody can tell; behind the decision all commits."""
     site.killed(WRITER, "one", "two", "till", failpoints=f"{point}=kill")
     codes = {"log.last": ExitCode.OK, "branch.prepare-sent": ExitCode.HEURISTIC, "log.recorded": ExitCode.OK}
     scanned = site.command("scan")
-    assert scanned.returncode in (codes[point], ExitCode.OK), scanned.stdout
+    assert scanned.returncode == codes[point], scanned.stdout
     committed = int(point == "log.recorded")
     assert site.counts() == {"one": committed, "two": committed, "ledger": 0}
     assert tilled(site) == committed

@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from recovery.cli import ExitCode
+from tests.support.jdbc import Jars
 from tests.support.mysql import MySQLServer
 from tests.support.recovery_site import PASSWORD, Site, extend, lines_until
 from tests.support.waiting import until
+from txpool.datasource import DataSource
+from txpool.resources.marked.xids import Xids
 
 PREPARED, DECIDED = "coordinator.prepared=kill", "coordinator.decided=kill"
 SHOP_PASSWORD = "TXPOOL_TEST_SHOP_PASSWORD"  # the name of a variable
@@ -38,6 +41,8 @@ MADE = {
     "in the url": "txpool.connect(url.replace('@', f':${{env:{secret}}}@'))",
     "conninfo": "txpool.connect(psycopg.conninfo.make_conninfo(url, password=f'${{env:{secret}}}'))",
     "inline": "txpool.DataSource('two', driver='psycopg', url=url, password=os.environ[secret]).connect()",
+    "rows": "txpool.DataSource('two', driver='psycopg', url=url, password=f'${{env:{secret}}}', "
+    "xa_evidence='row').connect()",
     "mariadb": "txpool.DataSource('shop', driver='pymysql', url=url, password=f'${{env:{secret}}}').connect()",
 }
 
@@ -110,6 +115,72 @@ def test_its_branch_is_ended_by_the_login_that_the_file_allows(
     assert site.counts() == {"one": rows, "two": rows, "ledger": 0}
     assert site.kept() == {}
     assert site.databases.server.password not in refused.stdout + listed.stderr + listed.stdout + scan.stdout
+
+
+@pytest.mark.parametrize(("failpoint", "rows"), [(PREPARED, 0), (DECIDED, 1)])
+def test_one_whose_branches_write_rows_leaves_none(site: Site, failpoint: str, rows: int) -> None:
+    with DataSource("two", driver="psycopg", url=site.databases.url("two"), password=f"${{env:{PASSWORD}}}") as two:
+        Xids("two", two.driver_adapter, "txpool_branches", key_length=160).create()
+    site.killed(writer("rows"), site.databases.url("two"), PASSWORD, failpoints=failpoint)
+    assert logins(site) == [f"{allowed(site)} with rows"]
+    assert f"recovery.noted = {allowed(site)}. " in alarms(site.command("scan", "--json"))["two"]
+    extend(site, f"recovery.noted = {allowed(site)}")
+    assert site.command("scan").returncode == ExitCode.OK
+    assert site.counts() == {"one": rows, "two": rows, "ledger": 0}
+    assert site.command("scan").returncode == ExitCode.OK
+    assert site.databases.rows("two", "select count(*) from txpool_branches where kind = 'commit'") == [(0,)]
+    assert site.kept() == {}
+
+
+@pytest.mark.parametrize(("failpoint", "rows"), [("coordinator.prepared=kill", 0), ("marked.committed=kill", 1)])
+def test_a_marked_one_that_decides_is_asked_by_the_login_that_the_file_allows(
+    site: Site, failpoint: str, rows: int
+) -> None:
+    url = site.databases.url("two")
+    with DataSource("two", driver="psycopg", mode="cmr", url=url, password=f"${{env:{PASSWORD}}}") as two:
+        Xids("two", two.driver_adapter, "xids").create()
+    made = MADE["datasource"].replace("url=url", "url=url, mode='cmr'")
+    site.killed(_WRITER.replace("{made}", made), url, PASSWORD, failpoints=failpoint)
+    refused = site.command("scan")
+    assert f"recovery.noted = {allowed(site)}" in refused.stdout + refused.stderr
+    assert len(site.databases.prepared()) == 1, "left alone"
+    extend(site, f"recovery.noted = {allowed(site)}")
+    scan = site.command("scan")
+    assert scan.returncode == ExitCode.OK, scan.stdout + scan.stderr
+    assert site.databases.prepared() == []
+    assert site.counts() == {"one": rows, "two": rows, "ledger": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+@pytest.mark.parametrize(("failpoint", "rows"), [(PREPARED, 0), (DECIDED, 1)])
+def test_one_over_jdbc_is_reached_without_java(
+    site: Site, jdbc_jars: Jars, request: pytest.FixtureRequest, kind: str, failpoint: str, rows: int
+) -> None:
+    server, secret, url = site.databases.server, PASSWORD, site.databases.url("two")
+    if kind == "mariadb":
+        server, secret = request.getfixturevalue("shop"), SHOP_PASSWORD
+        url = server.url("one")
+    place = url.partition("@")[2]
+    made = (
+        f"txpool.DataSource('two', driver='jdbc', url='jdbc:{kind}://{place}', user='{server.user}', "
+        f"password='${{env:{secret}}}', jdbc_classpath='{','.join(getattr(jdbc_jars, kind))}').connect()"
+    )
+    site.killed(_WRITER.replace("{made}", made), url, secret, failpoints=failpoint)
+    login = url.replace("@", f":${{env:{secret}}}@")
+    assert logins(site) == [login], "no class, and no class path"
+    assert f"recovery.noted = {login}" in alarms(site.command("scan", "--json"))["two"]
+    extend(site, f"recovery.noted = {login}")
+    scan = site.command("scan")
+    assert scan.returncode == ExitCode.OK, scan.stdout + scan.stderr
+    if kind == "mariadb":
+        assert server.prepared() == []
+        assert server.execute("select count(*) from t", database="one") == [(rows,)]
+    else:
+        assert site.counts()["two"] == rows
+    assert site.databases.prepared() == []
+    assert site.counts()["one"] == rows
+    assert site.kept() == {}
 
 
 def test_without_a_reference_the_files_own_holds(site: Site) -> None:

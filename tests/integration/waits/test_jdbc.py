@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txpool
-from tests.integration.waits.waiting import configure, execute, left_by_a_dead_process, reports
+from tests.integration.waits.waiting import DEFER, configure, execute, left_by_a_dead_process, reports
 from tests.support.jdbc_places import JdbcPlaces
 from tests.support.recovery_site import BOTH, Site
 from tests.support.running import running
@@ -44,6 +44,18 @@ def test_the_branch_is_named_and_ended(watched: Site, shop: str, caplog: pytest.
     assert f"{gtrid} (process " in report
     assert ("Candidates: " in report) == (shop == "mariadb")
     assert f"{gtrid}: its process is dead, and a scan is made here" in caplog.text
+
+
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+def test_a_commit_that_waits_is_named_too(watched: Site, shop: str, caplog: pytest.LogCaptureFixture) -> None:
+    watched.databases.execute("two", DEFER)
+    gtrid = left_by_a_dead_process(watched, "one", "shop")
+    with running(lambda: execute(INSERT, "shop")) as done:
+        until(lambda: reports(caplog), what="nothing is said of it")
+        done.result(120)
+    (report,) = reports(caplog)
+    assert report.startswith("shop: a statement ")
+    assert f"{gtrid} (process " in report
 
 
 def test_nothing_is_said_of_one_that_waits_for_a_session(

@@ -14,7 +14,7 @@ from psycopg import sql
 
 import txpool
 from recovery import RecoveryManager
-from tests.integration.waits.waiting import configure, execute, left_by_a_dead_process, reports, said
+from tests.integration.waits.waiting import DEFER, configure, execute, left_by_a_dead_process, reports, said
 from tests.support.proxy import NetworkFault, Proxy
 from tests.support.recovery_site import BOTH, Site, end
 from tests.support.running import running
@@ -84,6 +84,29 @@ def test_a_dead_process_of_this_node_is_named_and_its_branch_ended(
     assert f"{gtrid}: its process is dead, and a scan is made here" in caplog.text
     until(lambda: not watched.databases.prepared())
     assert watched.counts() == {"one": rows, "two": 0, "ledger": 0}
+
+
+def insert_in_both() -> None:
+    with txpool.transaction():
+        for name, number in (("one", 1), ("two", 9)):
+            txpool.connect(f"{name}.properties").cursor().execute("insert into t values (%s)", [number])
+
+
+@pytest.mark.parametrize("work", [insert, insert_in_both, insert_plainly])
+def test_a_commit_or_prepare_that_waits_is_named_too(
+    watched: Site, caplog: pytest.LogCaptureFixture, work: Callable[[], None]
+) -> None:
+    """A deferred constraint is checked there, and waits for the branch."""
+    watched.databases.execute("one", DEFER)
+    gtrid = left_by_a_dead_process(watched, *BOTH)
+    with running(work) as done:
+        until(lambda: reports(caplog), what="nothing is said of it")
+        done.result(60)
+    (report,) = reports(caplog)
+    assert report.startswith("one: a statement ")
+    assert f"{gtrid} (process " in report
+    until(lambda: not watched.databases.prepared())
+    assert watched.counts() == {"one": 1, "two": int(work is insert_in_both), "ledger": 0}
 
 
 def test_the_recovery_manager_of_the_process_is_asked(watched: Site, caplog: pytest.LogCaptureFixture) -> None:

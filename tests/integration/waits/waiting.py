@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 import txpool
 from tests.support.recovery_site import WRITER, Site
+
+#: The key of the table is checked at COMMIT or PREPARE only.
+DEFER: Final = "alter table t drop constraint t_pkey, add unique (id) deferrable initially deferred"
 
 
 def configure(node: str, after: str = "100ms") -> None:

@@ -53,7 +53,12 @@ def test_what_could_not_be_followed_is_not_noted(tmp_path: Path) -> None:
     of_a_file = DataSourceSettings.load(tmp_path / "orders.properties")
     assert not login_of(of_a_file, "postgresql://", user="app", host="db1.example", port=5432, database="orders")
     assert noted(database="a=b") == noted(database="x/y") == noted(user="") == noted(host="") == ""
-    assert noted(xa_evidence="row") == "", "recovery would not know the table of its rows"
+    rows = noted(xa_evidence="row")
+    assert rows.endswith(":5432/orders with rows"), rows
+    assert read_note(rows) is not None
+    assert noted(xa_evidence="row", xa_evidence_table="theirs") == "", "a note names no table"
+    assert noted(mode="cmr") == rows.removesuffix(" with rows")
+    assert noted(mode="cmr", cmr_table="theirs") == "", "a note names no table"
 
 
 @pytest.mark.parametrize("host", ["DB1.example", "::1", "/var/run/postgresql", "/tmp/Sockets"])
@@ -73,6 +78,9 @@ def test_a_note_is_read_as_it_was_written(host: str) -> None:
         "postgresql://app@db1/orders",
         "postgresql://app@db1:5432,db2:5432/orders",
         "postgresql://app@db1:5432/orders?sslmode=disable",
+        "postgresql://app@db1:5432/orders with theirs",
+        "postgresql://app@db1:5432/orders  with rows",
+        "postgresql://app@db1:5432/orders with rows by os:system",
         "postgresql://app@db1:5432/host%3Devil",
         "postgresql://app@db1:5432/..",
         "postgresql://app:${env:X}${env:Y}@db1:5432/orders",

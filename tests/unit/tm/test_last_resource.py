@@ -62,6 +62,21 @@ def test_38_a_process_that_is_fenced_when_its_last_resource_has_committed_tells_
     assert note(world) is None
 
 
+@pytest.mark.parametrize("purged", [False, True])
+def test_38_a_last_resource_does_not_commit_once_recovery_has_fenced_its_process(purged: bool) -> None:
+    """Recovery has told by then that it may have: a person has looked, and found that it has not."""
+    world = CoordinatorWorld(2, last=True)
+
+    def recover() -> None:
+        world.fence()
+        if purged:
+            del world.disk.outcomes[world.gtrid]
+
+    world.run({}, beside={"db1.await_prepare": recover})
+    assert world.last_resource is not None
+    assert world.last_resource.state == "rolled back"
+
+
 @pytest.mark.parametrize("error", [ConnectionLost, KeyboardInterrupt])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("shape", [{"branches": 2}, {"branches": 1, "adopted": 1}, {"branches": 2, "votes": {1: None}}])

@@ -51,8 +51,8 @@ COORDINATOR_KEYS = (
         "transaction.wait-report",
         "duration",
         "10",
-        "A statement that executes for longer is looked into: whether it waits for a lock that a prepared branch of "
-        "txpool's holds. That is reported.",
+        "A statement, a COMMIT too, that executes for longer is looked into: whether it waits for a lock that a "
+        "prepared branch of txpool's holds. That is reported.",
         NO_VALUE | POSITIVE,
     ),
     Key(

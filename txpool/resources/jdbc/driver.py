@@ -14,6 +14,7 @@ from txpool.errors import (
     OperationalError,
     translated,
 )
+from txpool.resources.base import PrepareLocation
 from txpool.resources.deadlines import in_step, within_step_timeout
 from txpool.resources.driver.marks import Marks
 from txpool.resources.jdbc.databases import DATABASES, OTHER
@@ -22,6 +23,7 @@ from txpool.resources.jdbc.dbapi import module
 from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.dialect import JdbcDialect
 from txpool.resources.jdbc.jvm.source import JavaSource, class_name
+from txpool.resources.jdbc.logins import noted_login
 from txpool.resources.jdbc.session import COMMITTING, ROLLING_BACK, XaConnection, changes_session
 from txpool.sql.characteristics import UNSPECIFIED, Characteristics
 
@@ -82,6 +84,8 @@ class JdbcDriver:
             raw.logs_in_as_itself = not (self._recovery and self._settings.recovery_user)
             raw.autocommit = True
             self._identify(raw)
+            settings = self._settings
+            raw.location = PrepareLocation(settings.name, raw.identity, raw.role, settings.file, noted_login(settings))
             if _kept and raw.database.keeps_open and self._settings.mode == "xa":
                 _close_ended(raw)
             self._begin_session(raw)

@@ -91,7 +91,7 @@ class Jdbc(Database):
     ) -> OpenBranch:
         from txpool.resources.jdbc.branches.branch import JdbcBranch
 
-        return JdbcBranch(datasource, driver, raw, deadlines, file=file)
+        return JdbcBranch(datasource, driver, raw, deadlines)
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
         from txpool.resources.branches.adopted import PhaseTwoConnection

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from txpool.errors import ProgrammingError, described
-from txpool.resources.base import Refused
+from txpool.resources.base import PrepareLocation, Refused
 from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 from txpool.resources.jdbc.dbapi.cursor import JdbcCursor
 from txpool.resources.jdbc.dbapi.errors import call
@@ -61,6 +61,8 @@ class XaConnection(JdbcConnection):
     #: Whether the server is MariaDB, and the number that the client was greeted with: set by MySQLSession.
     is_mariadb: bool
     session_number: int | None
+    #: What the log notes before a branch prepares over it.
+    location: PrepareLocation
     #: Whether it has logged in as the datasource's own user.
     logs_in_as_itself = True
     #: The identity of the table of marks that was last read over it.

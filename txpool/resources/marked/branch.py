@@ -55,7 +55,9 @@ class MarkedTransaction(LocalTransaction):
 
     @property
     def location(self) -> PrepareLocation:
-        return PrepareLocation(self.datasource, self.identity(), path=self._file)
+        place: PrepareLocation | None = getattr(self._raw, "location", None)
+        login = "" if place is None else place.login
+        return PrepareLocation(self.datasource, self.identity(), path=self._file, login=login)
 
     def mark(self, gtrid: str, branches: Iterable[BranchRecord]) -> None:
         """Write the row with the records of all other branches; returns once the INSERT is answered."""

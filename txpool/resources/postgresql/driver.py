@@ -107,7 +107,8 @@ class PsycopgDriver:
                 self._settings.secrets,
             )
             try:
-                raw.identity, raw.timeline, raw.role = identify(raw.session, until)
+                raw.identity, raw.timeline, raw.role, pid = identify(raw.session, until)
+                raw.behind_pooler = pid != raw.pgconn.backend_pid
                 file = self._settings.file
                 login = "" if file else self._login_of(raw.pgconn)
                 raw.location = PrepareLocation(self._settings.name, raw.identity, raw.role, file, login)
@@ -220,6 +221,7 @@ class PsycopgDriver:
         """As `Driver.begin`: psycopg, which would begin with the statement, finds it begun."""
         if raw.pgconn.transaction_status == IDLE:
             message = raw.begin_message()
+            raw.begun = ()
             if label:
                 # Not set_config(), whose snapshot would come before the user's own SET TRANSACTION.
                 message += f"; set local application_name = {raw.session.quoted(label)}"

@@ -7,7 +7,7 @@ import pytest
 from recovery import RecoveryManager
 from recovery.cli import ExitCode, _exit_code
 from tests.models.recovery import RecoveryWorld
-from txpool.errors import ProgrammingError
+from txpool.errors import LogError, ProgrammingError
 from txpool.log.base import Heuristic, IncarnationState
 from txpool.resources.base import BranchRecord, Refused
 
@@ -58,26 +58,68 @@ def test_38_it_is_told_durably_before_the_first_branch_rolls_back(world: Recover
         world.recovery.forget(world.gtrid)
 
 
-def test_38_a_crash_before_anything_was_prepared_is_none(world: RecoveryWorld) -> None:
+def test_38_the_note_alone_is_enough_since_others_may_have_ended_the_branches(
+    world: RecoveryWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     for database in (world.a, world.b):
         database.prepared.clear()
     world.die()
+    (found,) = world.recovery.in_doubt()
+    assert (found.last_resource, found.attention) == ("till", True)
+    assert found.next.startswith("fence its dead process, then tell that its last resource till may have committed")
     report = world.scan()
-    assert _exit_code(report) is ExitCode.OK
+    assert _exit_code(report) is ExitCode.HEURISTIC
+    assert [alarm.kind for alarm in report.alarms] == ["heuristic"]
     assert report.forgotten == (world.gtrid,)
+    assert told(world) == [("", "till", "rollback", "lost")]
+    assert "its last resource till may have committed before that" in caplog.text
     assert world.log.last_resources() == {}
+    assert world.scan().heuristics == (), "it is news once"
+    assert world.recovery.forget(world.gtrid) == 1
 
 
-def test_38_the_note_stays_while_a_database_has_not_answered(world: RecoveryWorld) -> None:
+def test_38_the_note_of_a_living_process_tells_nothing(world: RecoveryWorld) -> None:
+    for database in (world.a, world.b):
+        database.prepared.clear()
+    assert world.recovery.in_doubt() == []
+    assert _exit_code(world.scan()) is ExitCode.OK
+    assert world.log.last_resources() == {world.gtrid: "till"}
+
+
+def test_38_the_note_of_a_process_that_could_not_be_fenced_is_left_alone_and_shown(world: RecoveryWorld) -> None:
+    for database in (world.a, world.b):
+        database.prepared.clear()
+    world.die()
+    fence = world.log.fence
+
+    def fail(_: str) -> None:
+        raise LogError("the disk is full")
+
+    world.log.fence = fail  # type: ignore[method-assign]
+    report = world.scan()
+    (left,) = report.pending
+    assert left.gtrid == world.gtrid
+    assert "till may have committed" in left.reason
+    assert told(world) == []
+    assert world.log.last_resources() == {world.gtrid: "till"}
+    world.log.fence = fence  # type: ignore[method-assign]
+    assert _exit_code(world.scan()) is ExitCode.HEURISTIC
+
+
+def test_38_the_note_stays_while_a_database_has_not_answered_and_tells_at_once(world: RecoveryWorld) -> None:
     for database in (world.a, world.b):
         database.prepared.clear()
     world.b.reachable = False
     world.die()
-    world.scan()
+    report = world.scan()
+    assert [found.datasource for found in report.heuristics] == ["till"]
     assert world.log.last_resources() == {world.gtrid: "till"}
     world.b.reachable = True
+    with pytest.raises(ProgrammingError, match="has not ended"):
+        world.recovery.forget(world.gtrid)
     world.b.prepare(world.xid(world.b, 1))
-    assert _exit_code(world.scan()) is ExitCode.HEURISTIC
+    assert len(world.scan().rolled_back) == 1
+    assert told(world) == [("", "till", "rollback", "lost")]
 
 
 def test_38_a_branch_that_prepares_behind_the_listing_keeps_the_note(world: RecoveryWorld) -> None:
@@ -93,8 +135,8 @@ def test_38_a_branch_that_prepares_behind_the_listing_keeps_the_note(world: Reco
     world.calls.before = die_late
     report = world.scan()
     assert world.log.last_resources() == {world.gtrid: "till"}
-    assert _exit_code(report) is ExitCode.OK
-    assert _exit_code(world.scan()) is ExitCode.HEURISTIC
+    assert _exit_code(report) is ExitCode.HEURISTIC
+    assert len(world.scan().rolled_back) == 2
     assert told(world) == [("", "till", "rollback", "lost")]
 
 

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from txpool import failpoints
-from txpool.resources.base import BranchOutcome, PrepareLocation, PrepareVote, Refused
+from txpool.resources.base import BranchOutcome, PrepareVote, Refused
 from txpool.resources.branches.branch import ENDED, LOST, PREPARED, REFUSED, SENT, UNSENT, BranchNamedAtStart
 from txpool.resources.branches.phase_two import PhaseTwoVerb
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
@@ -28,11 +28,8 @@ class JdbcBranch(BranchNamedAtStart):
 
     command = JdbcPhaseTwo
 
-    def __init__(
-        self, datasource: str, driver: Driver, raw: XaConnection, deadlines: Deadlines = NO_DEADLINES, *, file: str = ""
-    ) -> None:
+    def __init__(self, datasource: str, driver: Driver, raw: XaConnection, deadlines: Deadlines = NO_DEADLINES) -> None:
         super().__init__(datasource, driver, raw, deadlines)
-        self._file = file
         self._vote = PrepareVote.COMMIT
         self._prepared_at = 0.0
         self._failure: BaseException | None = None
@@ -40,10 +37,6 @@ class JdbcBranch(BranchNamedAtStart):
     @property
     def idle(self) -> bool:
         return self._prepare is UNSENT and not self._raw.started and not self._ended_commands
-
-    @property
-    def location(self) -> PrepareLocation:
-        return PrepareLocation(self.datasource, self._raw.identity, self._raw.role, self._file)
 
     # -- phase one ----------------------------------------------------------------------------------------------
 

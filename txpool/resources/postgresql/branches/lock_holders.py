@@ -11,7 +11,6 @@ from txpool.resources.driver.driver import Driver
 from txpool.resources.postgresql.branches.lock_modes import conflict
 from txpool.resources.postgresql.branches.recovery import PREPARED, branches_of
 from txpool.resources.postgresql.qualified import qualified
-from txpool.resources.postgresql.session.libpq import OPEN
 from txpool.resources.recovery_access import PreparedBranch
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class PostgreSQLLockHolders:
         self._owners = settings.prepared_owners
 
     def holders(self, waiting: Sequence[Any]) -> list[list[PreparedBranch]]:
-        pids = [raw.pgconn.backend_pid if raw.pgconn.status == OPEN else 0 for raw in waiting]
+        pids = [raw.session_number for raw in waiting]
         with closing(self._driver.connect()) as raw:
             rows = raw.execute(HOLDERS, [pids]).fetchall()
             listed = raw.execute(PREPARED).fetchall() if rows else []

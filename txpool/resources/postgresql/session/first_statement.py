@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg.pq.abc import PGresult
 
+from txpool.resources.postgresql.session.identity import SESSION
 from txpool.resources.postgresql.session.libpq import OPEN
 from txpool.resources.postgresql.session.psycopg_private import cancel_message, executing_after
 from txpool.sql.kept import KeptAnswers
@@ -32,12 +34,15 @@ def execute_first(
 ) -> bool:
     """As `BeginsWithStatement.execute_first`."""
     if type(cursor) is not psycopg.Cursor or len(args) > 1 or (options and not options.keys() <= _OPTIONS):
-        return False
+        return _apart(raw, statement)
     shares = _answers[statement] if type(statement) is str else NEVER  # `may_share`, without its call
     if shares is not ALWAYS:
         given = args[0] if args else options.get("params")
         if shares is NEVER or not given:
-            return False
+            return _apart(raw, statement)
+    if raw.behind_pooler:
+        raw.begun = answers = list[PGresult]()
+        options = {**options, "question": SESSION, "answers": answers}
     with raw.lock:
         try:
             raw.wait(executing_after(raw.beginning or raw.begin_message(), cursor, statement, *args, **options))
@@ -52,6 +57,16 @@ def execute_first(
                     pgconn.finish()
             raise
     return True
+
+
+def _apart(raw: PsycopgRawConnection, statement: object) -> bool:
+    """False: the statement is to be in a message of its own. Behind a pooler, begin with the question who executes it.
+
+    That has a snapshot. So it is asked only before a statement that has one, too: not before a SET TRANSACTION.
+    """
+    if raw.behind_pooler and isinstance(statement, str) and statement.lstrip().lower().startswith(_WORDS):
+        raw.begun = raw.session.run(f"{raw.begin_message()}; {SESSION}")
+    return False
 
 
 def may_share(statement: object) -> int:

@@ -15,24 +15,31 @@ TIMELINE = qualified("case when not pg_is_in_recovery() then left(pg_walfile_nam
 ROLE = qualified("to_regrole(quote_ident(session_user::text))::oid")
 _SYSTEM = "(select system_identifier::text from pg_control_system())"
 _DATABASE = "(select oid::text from pg_database where datname = current_database())"
+#: The server's own number of the session: a pooler gives its clients others, and in transaction mode it may be another
+#: one in each transaction.
+SESSION = qualified("select pg_backend_pid()")
 #: The database's identity: empty if the role may not read it.
 IDENTITY = qualified(f"{_SYSTEM} || ('/' || {_DATABASE})")
 
 
 class ServerIdentity(NamedTuple):
-    """The database's identity, the server's timeline and the session's login role, as in RawConnection."""
+    """The database's identity, the server's timeline and the session's login role, as in RawConnection, and the
+    server's number of the session.
+    """
 
     identity: str
     timeline: str
     role: str
+    pid: int
 
 
 def identify(session: LibpqSession, until: float | None = None) -> ServerIdentity:
     """Ask the server for its identity; identity and timeline are empty if the role may not read them."""
-    session.send(f"select {ROLE}; select {IDENTITY}; select {TIMELINE}")
-    role, *found = session.receive(until)
-    error = failure([role, *found])
+    session.send(f"{SESSION}; select {ROLE}; select {IDENTITY}; select {TIMELINE}")
+    pid, *found = session.receive(until)
+    error = failure([pid, *found])
     if error is not None and not isinstance(error, psycopg.errors.InsufficientPrivilege):
         raise error
-    identity, timeline = (value(each) or "" for each in found) if error is None else ("", "")
-    return ServerIdentity(identity, timeline, value(role) or "")
+    role = value(found[0]) or ""
+    identity, timeline = (value(each) or "" for each in found[1:]) if error is None else ("", "")
+    return ServerIdentity(identity, timeline, role, int(value(pid) or 0))

@@ -125,12 +125,20 @@ def cursor_with(raw: psycopg.Connection[Any], result: PGresult) -> psycopg.Curso
 
 
 def executing_after(  # noqa: PLR0912 - each call costs every statement
-    beginning: str, cursor: psycopg.Cursor[Any], query: Any, params: Any = None, *, prepare: bool | None = None
+    beginning: str,
+    cursor: psycopg.Cursor[Any],
+    query: Any,
+    params: Any = None,
+    *,
+    prepare: bool | None = None,
+    question: str = "",
+    answers: list[PGresult] | None = None,
 ) -> Generator[Any, Any, None]:
     """The steps of a cursor's execute(), with a BEGIN before the statement, in one message.
 
     If one of them fails, what follows it is not executed. As `Cursor._execute_gen`, which waits for its BEGIN. The
     message is a pipeline of libpq's: psycopg's own leaves the answers to later calls. COPY is not to be in it.
+    A `question` comes behind BEGIN, and is answered before the statement ends. `answers`, if given, gets all answers.
     """
     if cursor.closed:
         raise psycopg.InterfaceError("the cursor is closed")
@@ -141,9 +149,10 @@ def executing_after(  # noqa: PLR0912 - each call costs every statement
         cursor._tx = Transformer(cursor)
     statement = cursor._convert_query(query, params)
     kind, name = prepared.get(statement, prepare)
-    answers: list[PGresult] = []
+    if answers is None:
+        answers = []
     try:
-        refusal = _send_after(beginning, cursor, statement, kind, name)
+        refusal = _send_after(beginning, cursor, statement, kind, name, question=question)
         yield from generators.send(pgconn)
         while True:
             # The server answers at once, but hardly ever before this looks. To look releases the GIL, which costs more.
@@ -183,12 +192,15 @@ def executing_after(  # noqa: PLR0912 - each call costs every statement
 
 
 def _send_after(
-    beginning: str, cursor: psycopg.Cursor[Any], statement: PostgresQuery, kind: Prepare, name: bytes
+    beginning: str, cursor: psycopg.Cursor[Any], statement: PostgresQuery, kind: Prepare, name: bytes, *, question: str
 ) -> psycopg.Error | None:
     """Returns the error of a statement that libpq does not take, as of too many parameters: then BEGIN goes alone."""
     pgconn, refusal = cursor._pgconn, None
     pgconn.enter_pipeline_mode()
     pgconn.send_query_params(beginning.encode(), None)
+    if question:
+        pgconn.send_query_params(question.encode(), None)
+        pgconn.send_flush_request()  # the answers must not wait for the statement
     try:
         if kind is _PREPARE_NOW:
             cursor._send_prepare(name, statement)

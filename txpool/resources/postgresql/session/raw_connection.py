@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
+from psycopg.pq.abc import PGresult
 
 from txpool.resources.base import PrepareLocation
 from txpool.resources.postgresql.session.characteristics import beginning_of
+from txpool.resources.postgresql.session.libpq import OPEN, value
 from txpool.resources.postgresql.session.spare_cursor import SparingConnection
 from txpool.sql.characteristics import UNSPECIFIED
 
@@ -26,6 +29,10 @@ class PsycopgRawConnection(SparingConnection):
     location: PrepareLocation
     #: The identity of the table of marks that was last read over it.
     marks_identity = ""
+    #: Whether a pooler is between here and the server: then libpq's number of the session is the pooler's own.
+    behind_pooler = False
+    #: Behind a pooler: the answers to the message that began the transaction, if that asked for the session's number.
+    begun: Sequence[PGresult] = ()
     #: Why the statement failed that aborted the transaction last, and which it was.
     failure = ""
     #: True once SET or the like may have changed the session: `reset` restores it.
@@ -57,7 +64,20 @@ class PsycopgRawConnection(SparingConnection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         # Each transaction reads these, and Python 3.11 reads slowly what only the class has.
-        self.inherited = self.changed = self.begins_otherwise = False
+        self.inherited = self.changed = self.begins_otherwise = self.behind_pooler = False
+
+    @property
+    def session_number(self) -> int:
+        """The server's own number of the session that executes now; 0 if that is not known. Any thread may ask. No I/O.
+
+        Behind a pooler that is the transaction's: outside any, nobody knows it.
+        """
+        if self.pgconn.status != OPEN:
+            return 0
+        if not self.behind_pooler:
+            return self.pgconn.backend_pid
+        begun = self.begun
+        return int(value(begun[1]) or 0) if len(begun) > 1 and begun[1].ntuples else 0
 
     def note_reported(self) -> None:
         """Note what the server has reported of the session, which its next user shall find. No I/O."""

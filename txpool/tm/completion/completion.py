@@ -22,10 +22,10 @@ from txpool.tm.commit.one_phase import commit_alone
 from txpool.tm.commit.phase import PREPARE
 from txpool.tm.commit.request import COMMITTED, IN_DOUBT, CommitRequest, Outcome, Result
 from txpool.tm.completion import dropped
+from txpool.tm.completion.empty import warn_of_empty
 from txpool.tm.completion.outcome import no_more_work, raise_outcome, rolled_back
 from txpool.tm.completion.status import ACTIVE, COMMITTING, MARKED_ROLLBACK, OPEN, STATUS_OF, UNDER_WAY, Status
 from txpool.tm.completion.synchronizations import Synchronizations, call_logging_errors
-from txpool.tm.empty import warn_of_empty
 
 if TYPE_CHECKING:
     from txpool.tm.enlistment import Part

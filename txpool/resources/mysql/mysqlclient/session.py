@@ -30,7 +30,17 @@ _OK: Final = CommandResult()
 class MySQLdbSession:
     """As `Session`: of several commands, the first that waits for the disk is sent without waiting."""
 
-    __slots__ = ("_answers", "_hung_up", "_in_message", "_readable", "_rest", "_went_ahead", "raw", "takes_several")
+    __slots__ = (
+        "_answers",
+        "_hung_up",
+        "_in_message",
+        "_readable",
+        "_rest",
+        "_sent",
+        "_went_ahead",
+        "raw",
+        "takes_several",
+    )
 
     def __init__(self, raw: MySQLdbRawConnection, *, takes_several: bool) -> None:
         self.raw = raw
@@ -45,6 +55,8 @@ class MySQLdbSession:
         #: What is not answered yet, and how many of these statements are in the message that was sent.
         self._rest: Sequence[str] = ()
         self._in_message = 0
+        #: The last message was sent: no interrupt came before that, and another one before the connection was closed.
+        self._sent = False
 
     def is_alive(self) -> bool:
         return not self.raw.lost and not self._hung_up.poll(0)
@@ -54,6 +66,7 @@ class MySQLdbSession:
         if raw.lost:
             raw.break_off()
             raise MySQLdb.OperationalError(CR.SERVER_GONE_ERROR, "the connection was lost before")
+        self._sent = False
         raw.unread = len(statements)
         self._answers = []
         self._went_ahead = bool(raw.ahead)
@@ -71,10 +84,11 @@ class MySQLdbSession:
             self._break_off(error)
             raise
         raw.ahead = ""
+        self._sent = True
 
     def receive(self, until: float | None = None) -> list[CommandResult]:
         raw = self.raw
-        if raw.dead or not raw.unread:
+        if raw.dead or not (raw.unread and self._sent):
             raise MySQLdb.OperationalError(CR.SERVER_LOST, "the answer was lost in an interrupt")
         try:
             self._receive(until)

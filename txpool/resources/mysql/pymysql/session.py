@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 class PyMySQLSession:
     """As `Session`: all commands of one `send` travel together, and each is answered by itself."""
 
-    __slots__ = ("_unasked", "raw")
+    __slots__ = ("_sent", "_unasked", "raw")
 
     def __init__(self, raw: PyMySQLRawConnection) -> None:
         self.raw = raw
+        #: The last message was sent: no interrupt came before that. Else nobody knows what will be answered.
+        self._sent = False
         #: Tells what the server says unasked: only that it has ended the session. TLS has messages of its own.
         self._unasked = _watching(raw, 0 if isinstance(raw._sock, ssl.SSLSocket) else select.POLLIN)
 
@@ -36,11 +38,13 @@ class PyMySQLSession:
         return not watching.poll(0)
 
     def send(self, *statements: str) -> None:
+        self._sent = False
         self.raw.send_all(statements)
+        self._sent = True
 
     def receive(self, until: float | None = None) -> list[CommandResult]:
         raw = self.raw
-        if raw._sock is None or not raw.unread:
+        if raw._sock is None or not (raw.unread and self._sent):
             raise pymysql.OperationalError(CR.CR_SERVER_LOST, "the answer was lost in an interrupt")
         former = raw._read_timeout
         try:

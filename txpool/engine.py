@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqlalchemy import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from txpool.resources.parts import SQLAlchemyPart
 
 # Arguments of SQLAlchemy's own pool and connecting, and the datasource's key in their place.
 _DATASOURCES = {
@@ -36,16 +39,7 @@ def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine
     """
     import sqlalchemy
 
-    found = find(datasource)
-    for name in options.keys() & _DATASOURCES.keys():
-        instead = f"set {_DATASOURCES[name]} in its file" if _DATASOURCES[name] else "its keys begin with pool."
-        raise ConfigurationError(
-            f"datasource {found.name}: create_engine() does not take {name}, since the connections and their pool are "
-            f"the datasource's: {instead}"
-        )
-    part = found.resource_manager.sqlalchemy
-    if part is None:
-        raise NotSupportedError(f"datasource {found.name}: SQLAlchemy cannot use connections of driver {found.driver}")
+    found, part = _checked(datasource, options, "create_engine")
     engine = sqlalchemy.create_engine(part.url, poolclass=sqlalchemy.NullPool, **options)
 
     @sqlalchemy.event.listens_for(engine, "do_connect")
@@ -60,3 +54,32 @@ def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine
         return connection
 
     return engine
+
+
+def create_async_engine(datasource: str | Path | DataSource, **options: Any) -> AsyncEngine:
+    """As create_engine(), for SQLAlchemy's AsyncSession and AsyncConnection in an event loop.
+
+    Inside an `async with txpool.transaction()` they join that. Errors: as create_engine(); ConfigurationError if
+    greenlet is not installed.
+    """
+    found, part = _checked(datasource, options, "create_async_engine")
+    from txpool.aio.engine import make_engine
+
+    return make_engine(found, part, options)
+
+
+def _checked(
+    datasource: str | Path | DataSource, options: dict[str, Any], function: str
+) -> tuple[DataSource, SQLAlchemyPart]:
+    """The datasource, and how SQLAlchemy uses it; these options are SQLAlchemy's own."""
+    found = find(datasource)
+    for name in options.keys() & _DATASOURCES.keys():
+        instead = f"set {_DATASOURCES[name]} in its file" if _DATASOURCES[name] else "its keys begin with pool."
+        raise ConfigurationError(
+            f"datasource {found.name}: {function}() does not take {name}, since the connections and their pool are "
+            f"the datasource's: {instead}"
+        )
+    part = found.resource_manager.sqlalchemy
+    if part is None:
+        raise NotSupportedError(f"datasource {found.name}: SQLAlchemy cannot use connections of driver {found.driver}")
+    return found, part

@@ -69,6 +69,11 @@ class AsyncConnection:
         with enlistment.lock:
             return call.in_thread(function)  # type: ignore[no-any-return]
 
+    @property
+    def handle(self) -> PEP249Connection:
+        """For this package: the synchronous connection, for what `call` runs."""
+        return self._handle
+
     # -- psycopg's names ----------------------------------------------------------------------------------------
 
     def cursor(self, *args: Any, **kwargs: Any) -> AsyncCursor:
@@ -171,14 +176,34 @@ async def connect(
     target: str | Path | DataSource, timeout: float | None, *, user: str | None, password: str | Secret | None
 ) -> AsyncConnection:
     """As `txpool.aconnect`."""
-    source = find(target)
+    return await open_connection(find(target), timeout, user=user, password=password)
+
+
+async def open_connection(
+    source: DataSource,
+    timeout: float | None,
+    *,
+    user: str | None = None,
+    password: str | Secret | None = None,
+    prepare: Callable[[PEP249Connection], object] | None = None,
+) -> AsyncConnection:
+    """A connection of this datasource, with which `prepare` was called."""
     require_in_loop(f"an asynchronous connection of {source.name}")
-    handle = await run(
-        partial(source.connect, timeout, user=user, password=password),
-        dispose=lambda taken: taken.close(),  # which gives back what is clean, without a wait
-    )
+
+    def taken() -> PEP249Connection:
+        handle = source.connect(timeout, user=user, password=password)
+        if prepare is not None:
+            try:
+                prepare(handle)
+            except BaseException:
+                handle.close()
+                raise
+        return handle
+
+    # What is clean is given back without a wait.
+    handle = await run(taken, dispose=lambda taken: taken.close())
     if source.pool.leak_threshold is not None:  # the greenlet's stack has no line of the program's
         holder: Any = handle.holder()
-        taken = holder if handle.enlistment is None else holder.pooled
-        taken.stack = stack_of_caller()
+        leaking = holder if handle.enlistment is None else holder.pooled
+        leaking.stack = stack_of_caller()
     return AsyncConnection(handle, source)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import logging
 from asyncio import CancelledError
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from txpool.aio.bridge import run
 from txpool.errors import HeuristicError, ProgrammingError, TransactionInDoubt
+from txpool.tm import dropped
 from txpool.tm.ambient import ambient
+from txpool.tm.manager import get_manager
+from txpool.tm.rules.extent import DISMISSED
+from txpool.tm.status import OPEN
 
 if TYPE_CHECKING:
     from txpool.tm.demarcation.block import transaction
+    from txpool.tm.dropped import Origin
     from txpool.tm.transaction import Transaction
+
+T = TypeVar("T")
 
 logger = logging.getLogger("txpool")
 
@@ -52,11 +60,42 @@ async def leave(block: transaction, error: BaseException | None) -> None:
     if isinstance(error, GeneratorExit):  # nobody awaits this
         block.__exit__(kind, error, error.__traceback__)
         return
+    await ended(block.entered_transaction, partial(block.__exit__, kind, error, None), error)
+
+
+async def begin(timeout: float | None, origin: Origin | None = None) -> transaction:
+    """A block that is entered here, whatever is ambient; for code that ends it by `dismiss`, and then leaves it here.
+
+    It is left by `leave_context`, in the context in which it was begun.
+    """
+    from txpool.tm.demarcation.block import transaction
+
+    begun = await run(lambda: get_manager().new_transaction(timeout), dispose=dropped.roll_back_abandoned)
+    begun.origin = origin
+    return transaction.entered(begun)
+
+
+async def dismiss(block: transaction, error: BaseException | None) -> None:
+    """End what `begin` has begun, in any context. Whoever has a copy of that is in no transaction until it is left."""
     entered = block.entered_transaction
     try:
-        await run(partial(block.__exit__, kind, error, None), told=partial(_mark, entered))
+        if not isinstance(error, GeneratorExit):  # nobody awaits this
+            await ended(entered, partial(block.end, error), error)
+    finally:
+        if entered.status in OPEN:
+            dropped.roll_back_abandoned(entered)
+        entered.block = None
+        entered.extent = DISMISSED
+
+
+async def ended(entered: Transaction | None, end: Callable[[], T], error: BaseException | None) -> T:
+    """Call what ends a block with this error. A cancellation marks the transaction rollback-only, and waits for it."""
+    told: Callable[[BaseException], object] = _nothing if entered is None else partial(_mark, entered)
+    try:
+        return await run(end, told=told)
     except CancelledError as cancelled:
-        _log_unheard(entered, cancelled.__cause__)
+        if cancelled is not error:
+            _log_unheard(entered, cancelled.__cause__)
         raise
     except Exception as outcome:
         if not isinstance(error, CancelledError):
@@ -65,13 +104,17 @@ async def leave(block: transaction, error: BaseException | None) -> None:
         raise error from outcome
 
 
+def _nothing(_: BaseException) -> None:
+    pass
+
+
 def _mark(entered: Transaction, cancelled: BaseException) -> None:
     entered.set_rollback_only(cancelled)
 
 
-def _log_unheard(entered: Transaction, outcome: BaseException | None) -> None:
+def _log_unheard(entered: Transaction | None, outcome: BaseException | None) -> None:
     """An outcome that somebody must hear of, behind a CancelledError that most programs drop."""
-    if isinstance(outcome, HeuristicError | TransactionInDoubt):
+    if entered is not None and isinstance(outcome, HeuristicError | TransactionInDoubt):
         logger.warning("%s: its task was cancelled, and %s", entered.gtrid, outcome)
 
 
@@ -94,17 +137,4 @@ class Entered:
         leave = partial(self._block.__exit__, kind, error, trace)
         if isinstance(error, GeneratorExit):  # nobody awaits this
             return leave()
-        begun = ambient()
-        told = (lambda _: None) if begun is None else partial(_mark, begun)
-        try:
-            return await run(leave, told=told)
-        except CancelledError as cancelled:
-            if begun is not None and cancelled is not error:
-                _log_unheard(begun, cancelled.__cause__)
-            raise
-        except Exception as outcome:
-            if not isinstance(error, CancelledError):
-                raise
-            if begun is not None:
-                _log_unheard(begun, outcome)
-            raise error from outcome
+        return await ended(ambient(), leave, error)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.tm import dropped
-from txpool.tm.rules.extent import GONE, enters_again, is_over
+from txpool.tm.rules.extent import DISMISSED, GONE, enters_again, is_over
 from txpool.tm.status import OPEN
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ def live(ambient: Transaction, entering: FrameType | None = None) -> Transaction
     while (extent := ambient.extent) is not None and (
         is_over(extent) or (entering is not None and enters_again(extent, entering, entering.f_lasti))
     ):
+        if extent is DISMISSED:
+            ambient_variable.set(None)
+            tell_jobs(None, ambient)
+            return None
         if ambient.status in OPEN:
             dropped.roll_back_abandoned(ambient, _LEFT)
         token = ambient.token

@@ -90,6 +90,8 @@ class Call(greenlet):  # type: ignore[misc]
         self._ready = 0
         self._awaited: Callable[[], _Awaited | None] = _nothing
         self.strict = True
+        #: What owns the locks that it takes, if not itself: what several calls are a part of.
+        self.owner: object = None
 
     # -- for the task -------------------------------------------------------------------------------------------
 
@@ -213,7 +215,7 @@ class Call(greenlet):  # type: ignore[misc]
         if self.blocking:
             return function(*arguments)
         number = self._begin_wait(interruptible=False)
-        job = threads.Job(self, copy_context(), function, arguments, partial(self.wake_soon, number))
+        job = threads.Job(self.owner or self, copy_context(), function, arguments, partial(self.wake_soon, number))
         self._start_timer(_LONG, number)
         try:
             threads.start(job)
@@ -350,12 +352,13 @@ async def run(  # noqa: PLR0912 - what may come between the call and its task st
     told: Callable[[BaseException], object] | None = None,
     dispose: Callable[[T], object] | None = None,
     strict: bool = True,
+    owner: object = None,
 ) -> T:
     """Call the synchronous function in a greenlet, and return what it returns.
 
     With `told`, it is shielded: a cancellation calls that with a CancelledError, and the function goes on. `dispose`
     is called with a result that nobody gets, since the task was cancelled. `strict` is of the transactions that it
-    begins: a synchronous call in them would be refused.
+    begins: a synchronous call in them would be refused. `owner` is what owns the locks that it takes, if not itself.
     """
     loop = asyncio._get_running_loop()
     if loop is None:
@@ -370,7 +373,7 @@ async def run(  # noqa: PLR0912 - what may come between the call and its task st
     except AttributeError:
         idle = _here.idle = []
     call = idle.pop() if idle else Call()
-    call.told, call.strict = told, strict
+    call.told, call.strict, call.owner = told, strict, owner
     call.begin(loop, function)
     try:
         if not call.finished:

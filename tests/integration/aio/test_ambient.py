@@ -240,10 +240,14 @@ def test_a_savepoint(two: TwoDatabases) -> None:
 def test_what_is_not_there_says_so(two: TwoDatabases) -> None:
     async def main() -> None:
         async with await txpool.aconnect(two.one) as connection:
-            with pytest.raises(AttributeError, match=r"pipeline.*to_thread"):
-                connection.pipeline()
-            with pytest.raises(AttributeError, match=r"copy.*to_thread"):
-                connection.cursor().copy("copy t to stdout")
+            with pytest.raises(AttributeError, match=r"tpc_begin.*to_thread"):
+                connection.tpc_begin("x")
+            with pytest.raises(AttributeError, match=r"cancel.*cancel_safe"):
+                connection.cancel()
+            with pytest.raises(AttributeError, match=r"stream.*connection.cursor\('a name'\)"):
+                connection.cursor().stream("select 1")
+            with pytest.raises(AttributeError, match=r"callproc.*to_thread"):
+                connection.cursor().callproc("now")
             with pytest.raises(AttributeError, match="no attribute"):
                 connection.nonsense()
 
@@ -263,6 +267,10 @@ def test_a_statement_outside_any_transaction(two: TwoDatabases, required: str) -
         async with txpool.transaction(), await txpool.aconnect(source) as connection:
             await connection.execute("insert into t values (1)")
         async with await txpool.aconnect(source) as connection:
+            copying = connection.cursor().copy("copy t from stdin")
+            if required == "strict":
+                with pytest.raises(txpool.ProgrammingError, match=r"transaction\.required = strict"):
+                    await copying.__aenter__()
             for execute in (connection.execute, connection.cursor().execute):
                 if required == "strict":
                     with pytest.raises(txpool.ProgrammingError, match=r"transaction\.required = strict"):

@@ -312,3 +312,31 @@ def test_what_is_refused(two: TwoDatabases, engines: Engines) -> None:
     with pytest.raises(txpool.ConfigurationError, match=r"asyncpg.*create_async_engine"):
         txpool.create_async_engine("postgresql+asyncpg://localhost/orders")
     assert two.held(1) == (0, 0)
+
+
+@pytest.mark.parametrize("required", ["warn", "strict"])
+def test_a_statement_outside_any_transaction(two: TwoDatabases, required: str) -> None:
+    """A warning, at the program's own line; or it is refused."""
+    server = two.databases.server
+    options: dict[str, Any] = {"driver": "psycopg", "mode": "xa", "transaction_required": required}
+    options |= {"password": server.password, "managed_commit": "join"}
+
+    async def main(source: txpool.DataSource) -> None:
+        engine = txpool.create_async_engine(source)
+        async with txpool.transaction(), AsyncSession(engine) as session:
+            session.add(Row(a=1))
+            await session.commit()
+        async with AsyncSession(engine) as session:
+            statement = sa.text("insert into t values (2)")
+            if required == "strict":
+                with pytest.raises(txpool.ProgrammingError, match=r"transaction\.required = strict"):
+                    await session.execute(statement)
+                return
+            with pytest.warns(txpool.OutsideTransactionWarning) as warned:
+                await session.execute(statement)
+            assert [each.filename for each in warned] == [__file__]
+
+    with txpool.DataSource(name="checked", url=server.url("one"), **options) as source:
+        asyncio.run(main(source))
+    assert two.held(1) == (1, 0)
+    assert two.held(2) == (0, 0)

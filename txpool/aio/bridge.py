@@ -267,7 +267,7 @@ class Call(greenlet):  # type: ignore[misc]
 
     def _wake(self, number: int, ready: int, _: object) -> None:
         """Called by the loop, which keeps the task by the last argument."""
-        if number == self._wait:
+        if number and number == self._wait:
             self._wait, self._ready = 0, ready
             self._enter()
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
-from asyncio import CancelledError
-from collections.abc import Callable
+from asyncio import CancelledError, _get_running_loop
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txpool.aio.bridge import run
+from txpool.aio.bridge import current, run
 from txpool.errors import HeuristicError, ProgrammingError, TransactionInDoubt
-from txpool.tm import dropped
+from txpool.loops import in_thread
+from txpool.tm import dropped, own
 from txpool.tm.ambient import ambient
 from txpool.tm.manager import get_manager
 from txpool.tm.rules.extent import DISMISSED
 from txpool.tm.status import OPEN
 
 if TYPE_CHECKING:
+    from txpool.resources.resource import Resource
     from txpool.tm.demarcation.block import transaction
     from txpool.tm.dropped import Origin
     from txpool.tm.transaction import Transaction
@@ -47,6 +49,13 @@ async def enter(block: transaction, frame: FrameType) -> Transaction:
     if not block.joined:
         entered.origin = origin
     return entered
+
+
+def enlist(transaction: Transaction, resource: Resource) -> Coroutine[Any, Any, Any] | None:
+    """As `Transaction.enlist`, to be awaited; None where this is called in no task."""
+    if _get_running_loop() is None or current() is not None:
+        return None
+    return run(lambda: in_thread(own.enlist, transaction, resource))
 
 
 def _abandon(block: transaction) -> None:

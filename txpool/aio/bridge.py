@@ -214,7 +214,8 @@ class Call(greenlet):  # type: ignore[misc]
         if self.blocking:
             return function(*arguments)
         number = self._begin_wait(interruptible=False)
-        job = threads.Job(self.owner or self, copy_context(), function, arguments, partial(self.wake_soon, number))
+        told = partial(self.wake_soon, number)
+        job = threads.Job(self.owner or self, self.loop, copy_context(), function, arguments, told=told)
         self._hold(None, number)
         try:
             threads.start(job)
@@ -427,4 +428,4 @@ async def run(  # noqa: PLR0912 - what may come between the call and its task st
 
 def _use() -> None:
     owner_of_calls.append(current)
-    loops.use(current)
+    loops.use(current, threads.loop_here)

@@ -336,16 +336,15 @@ def test_an_abandoned_generator_rolls_back(two: TwoDatabases) -> None:
 
 
 def test_a_resource_of_ones_own(two: TwoDatabases, tmp_path: Path) -> None:
-    """Its synchronous enlist() would hold the loop; its end does not."""
+    """It begins and ends in threads."""
     folder = tmp_path / "outbox"
     folder.mkdir()
     resource = Outbox("outbox", folder)
 
     async def main() -> None:
         async with txpool.transaction() as transaction:
-            with pytest.raises(txpool.ProgrammingError, match="to_thread"):
-                transaction.enlist(resource)
-            letters = await asyncio.to_thread(transaction.enlist, resource)
+            letters = await transaction.enlist(resource)
+            assert await asyncio.to_thread(transaction.enlist, resource) is letters
             letters.write(b"hello")
             await two.insert(1)
 

@@ -228,7 +228,7 @@ class Call(greenlet):  # type: ignore[misc]
         return outcome
 
     def adopt(self, transaction: Transaction) -> None:
-        transaction.in_loop = True
+        transaction.in_loop, transaction.awaits = True, self.strict
         transaction.new_lock = cast(Any, partial(TaskLock, transaction.gtrid, strict=self.strict))
 
     def _hold(self, timeout: float | None, number: int) -> None:

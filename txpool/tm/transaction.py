@@ -134,7 +134,7 @@ class Transaction(Completion):
 
         In a task, within `async with txpool.transaction()`, it is awaited: `await tx.enlist(resource)`.
         """
-        if self.in_loop:
+        if self.awaits:
             awaited = resolve_name("txpool.aio.block:enlist")(self, resource)
             if awaited is not None:
                 return awaited

@@ -348,9 +348,18 @@ def test_a_resource_of_ones_own(two: TwoDatabases, tmp_path: Path) -> None:
             letters.write(b"hello")
             await two.insert(1)
 
+        await decorated()
+
+    @txpool.transactional
+    async def decorated() -> None:
+        """Synchronous calls work in it."""
+        letters = txpool.current().enlist(resource)  # type: ignore[union-attr]
+        letters.write(b"hello, too")
+        await two.insert(2)
+
     asyncio.run(main())
-    assert two.held(1) == (1, 1)
-    assert [each.read_bytes() for each in folder.iterdir() if each.is_file()] == [b"hello"]
+    assert two.held(1) == two.held(2) == (1, 1)
+    assert sorted(each.read_bytes() for each in folder.iterdir() if each.is_file()) == [b"hello", b"hello, too"]
 
 
 def test_who_holds_a_connection_for_long(two: TwoDatabases, caplog: pytest.LogCaptureFixture) -> None:

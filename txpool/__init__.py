@@ -28,7 +28,7 @@ from txpool.dbapi.types import (
     Timestamp,
     TimestampFromTicks,
 )
-from txpool.engine import create_engine
+from txpool.engine import create_async_engine, create_engine
 from txpool.errors import (
     AlreadyDone,
     ConfigurationError,
@@ -145,6 +145,7 @@ __all__ = [
     "commit",
     "configure",
     "connect",
+    "create_async_engine",
     "create_engine",
     "current",
     "observe",

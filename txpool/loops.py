@@ -11,6 +11,8 @@ from time import sleep as _sleep
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, TypeVarTuple
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from txpool.tm.transaction import Transaction
 
 T = TypeVar("T")
@@ -48,7 +50,7 @@ class Call(Protocol):
         """The call has made this transaction: give it locks that tasks can wait for."""
 
 
-def _none() -> Call | None:
+def _none() -> None:
     return None
 
 
@@ -56,6 +58,8 @@ def _none() -> Call | None:
 used = False
 #: The call in which this code runs; None outside of any.
 current: Callable[[], Call | None] = _none
+#: The event loop of the task for which this thread works; None in any other thread.
+serving: Callable[[], AbstractEventLoop | None] = _none
 
 
 _at_first_use: list[Callable[[], object]] = []
@@ -68,10 +72,10 @@ def when_used(install: Callable[[], object]) -> None:
         install()
 
 
-def use(find: Callable[[], Call | None]) -> None:
-    """A loop is used from now on; `find` is to be `current`."""
-    global used, current
-    current, used = find, True
+def use(find: Callable[[], Call | None], find_loop: Callable[[], AbstractEventLoop | None]) -> None:
+    """A loop is used from now on; these are to be `current` and `serving`."""
+    global used, current, serving
+    current, serving, used = find, find_loop, True
     for install in _at_first_use:
         install()
 

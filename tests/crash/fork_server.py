@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 from recovery import RecoveryManager
 from tests.crash.site import ALREADY, EVERYONE, outcome_of
 from tests.support.repository import ROOT
-from txpool import failpoints
+from txpool import aconnect, failpoints
 from txpool.datasource import connect, find
 from txpool.errors import AlreadyDone
 from txpool.tm.ambient import current
@@ -39,13 +40,20 @@ class ForkServer:
         )
 
     def transact(
-        self, number: int, names: Collection[str], points: str, *, reads: Collection[str] = (), record_in: str = ""
+        self,
+        number: int,
+        names: Collection[str],
+        points: str,
+        *,
+        reads: Collection[str] = (),
+        record_in: str = "",
+        in_loop: bool = False,
     ) -> dict[str, Any]:
         """One transaction in a child of its own: `said` and the `points` reached, or only `status` where it died.
 
-        With `record_in` its number is its transaction_id, and it may have been done already.
+        With `record_in` its number is its transaction_id, and it may have been done already. `in_loop`, a task does it.
         """
-        what = {"names": [*names], "reads": [*reads], "record_in": record_in}
+        what = {"names": [*names], "reads": [*reads], "record_in": record_in, "in_loop": in_loop}
         return self._order(task="transact", number=number, failpoints=points, **what)
 
     def scan(self, points: str) -> dict[str, Any]:
@@ -127,7 +135,9 @@ def _run_child(order: dict[str, Any], telling: int, waiting: int) -> None:
 def _transact(order: dict[str, Any]) -> dict[str, Any]:
     gtrids: list[str] = []
     place = order["record_in"]
-    once = {"transaction_id": f"work-{order['number']}", "record_in": f"{place}.properties"} if place else {}
+    once: dict[str, Any] = (
+        {"transaction_id": f"work-{order['number']}", "record_in": f"{place}.properties"} if place else {}
+    )
 
     def work() -> None:
         with transaction(**once) as tx:
@@ -137,11 +147,21 @@ def _transact(order: dict[str, Any]) -> dict[str, Any]:
             for name in order["reads"]:
                 connect(f"{name}.properties").cursor().execute("select count(*) from t").fetchall()
 
+    async def in_loop() -> None:
+        async with transaction(**once) as tx:
+            gtrids.append(tx.gtrid)
+            for name in order["names"]:
+                async with await aconnect(f"{name}.properties") as connection:
+                    await connection.cursor().execute(f"insert into t values ({order['number']})")
+            for name in order["reads"]:
+                async with await aconnect(f"{name}.properties") as connection:
+                    await connection.cursor().execute("select count(*) from t")
+
     configure("txpool.properties")
     for name in order["names"]:
         find(f"{name}.properties")  # recovery, where a claim asks for it, goes by what is known here
     try:
-        said = outcome_of(work)
+        said = outcome_of((lambda: asyncio.run(in_loop())) if order["in_loop"] else work)
     except AlreadyDone:
         assert not gtrids
         said = ALREADY

@@ -156,9 +156,10 @@ class Crashes:
         self._played: list[tuple[int, InterruptedTransaction, str, str]] = []
         self._count = 0
 
-    def play(self, scenario: InterruptedTransaction) -> None:
+    def play(self, scenario: InterruptedTransaction, *, in_loop: bool = False) -> None:
         self._count += 1
-        answer = self.fork_server.transact(self._count, scenario.names, scenario.points, reads=scenario.reads)
+        how = {"reads": scenario.reads, "in_loop": in_loop}
+        answer = self.fork_server.transact(self._count, scenario.names, scenario.points, **how)  # type: ignore[arg-type]
         if scenario.action == "kill":
             assert answer == {"status": -9}, f"{scenario} was not reached: {answer}"
             self.hit.add(scenario.point)
@@ -219,6 +220,25 @@ def test_every_point_of_a_transaction(crashes: Crashes, store: str) -> None:
     print(f"{len(everything)} transactions interrupted, {committed} of them committed; {len(crashes.hit)} points")
     crashes.evidence.hit(crashes.hit)
     assert {point for point in failpoints.POINTS if not point.startswith("recovery.")} - crashes.hit == BESIDE_LAST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_every_point_of_a_tasks_transaction(crashes: Crashes, store: str) -> None:
+    """The same coordinator, whose waits are an event loop's."""
+    pytest.importorskip("greenlet")
+    everything = [each for each in scenarios() if FULL or len(each.names) - each.marked == 2]
+    if not FULL:
+        everything = chosen(everything, lambda each: "any", {"kill": 1, "raise": 1})
+    committed = 0
+    for first in range(0, len(everything), BATCH):
+        for scenario in everything[first : first + BATCH]:
+            crashes.play(scenario, in_loop=True)
+        committed += crashes.check()
+    print(
+        f"{len(everything)} transactions of tasks interrupted, {committed} of them committed; {len(crashes.hit)} points"
+    )
+    assert {point for _, point, _ in (*IN_ANY, *IN_THE_LOG, *IN_THE_MARK, *BESIDE_READERS)} <= crashes.hit
 
 
 LEFT_BEHIND = (

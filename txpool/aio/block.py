@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import logging
-from asyncio import CancelledError
+from asyncio import CancelledError, _get_running_loop
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from txpool.aio.bridge import run
+from txpool.aio.bridge import current, run
 from txpool.errors import HeuristicError, ProgrammingError, TransactionInDoubt
+from txpool.loops import in_thread
+from txpool.tm import own
 from txpool.tm.ambient import ambient
+from txpool.tm.completion import dropped
+from txpool.tm.completion.status import OPEN
+from txpool.tm.manager import get_manager
+from txpool.tm.rules.extent import DISMISSED
 
 if TYPE_CHECKING:
+    from txpool.resources.own.resource import Resource
+    from txpool.tm.completion.dropped import Origin
     from txpool.tm.demarcation.block import transaction
     from txpool.tm.transaction import Transaction
+
+T = TypeVar("T")
 
 logger = logging.getLogger("txpool")
 
@@ -41,6 +52,13 @@ async def enter(block: transaction, frame: FrameType) -> Transaction:
     return entered
 
 
+def enlist(transaction: Transaction, resource: Resource) -> Coroutine[Any, Any, Any] | None:
+    """As `Transaction.enlist`, to be awaited; None where this is called in no task."""
+    if _get_running_loop() is None or current() is not None:
+        return None
+    return run(lambda: in_thread(own.enlist, transaction, resource))
+
+
 def _abandon(block: transaction) -> None:
     """The task was cancelled as the block was entered: nobody will leave that, and a thread rolls back."""
     block.__exit__(GeneratorExit, GeneratorExit(), None)
@@ -52,11 +70,42 @@ async def leave(block: transaction, error: BaseException | None) -> None:
     if isinstance(error, GeneratorExit):  # nobody awaits this
         block.__exit__(kind, error, error.__traceback__)
         return
+    await ended(block.entered_transaction, partial(block.__exit__, kind, error, None), error)
+
+
+async def begin(timeout: float | None, origin: Origin | None = None) -> transaction:
+    """A block that is entered here, whatever is ambient; for code that ends it by `dismiss`, and then leaves it here.
+
+    It is left by `leave_context`, in the context in which it was begun.
+    """
+    from txpool.tm.demarcation.block import transaction
+
+    begun = await run(lambda: get_manager().new_transaction(timeout), dispose=dropped.roll_back_abandoned)
+    begun.origin = origin
+    return transaction.entered(begun)
+
+
+async def dismiss(block: transaction, error: BaseException | None) -> None:
+    """End what `begin` has begun, in any context. Whoever has a copy of that is in no transaction until it is left."""
     entered = block.entered_transaction
     try:
-        await run(partial(block.__exit__, kind, error, None), told=partial(_mark, entered))
+        if not isinstance(error, GeneratorExit):  # nobody awaits this
+            await ended(entered, partial(block.end, error), error)
+    finally:
+        if entered.status in OPEN:
+            dropped.roll_back_abandoned(entered)
+        entered.block = None
+        entered.extent = DISMISSED
+
+
+async def ended(entered: Transaction | None, end: Callable[[], T], error: BaseException | None) -> T:
+    """Call what ends a block with this error. A cancellation marks the transaction rollback-only, and waits for it."""
+    told: Callable[[BaseException], object] = _nothing if entered is None else partial(_mark, entered)
+    try:
+        return await run(end, told=told)
     except CancelledError as cancelled:
-        _log_unheard(entered, cancelled.__cause__)
+        if cancelled is not error:
+            _log_unheard(entered, cancelled.__cause__)
         raise
     except Exception as outcome:
         if not isinstance(error, CancelledError):
@@ -65,13 +114,17 @@ async def leave(block: transaction, error: BaseException | None) -> None:
         raise error from outcome
 
 
+def _nothing(_: BaseException) -> None:
+    pass
+
+
 def _mark(entered: Transaction, cancelled: BaseException) -> None:
     entered.set_rollback_only(cancelled)
 
 
-def _log_unheard(entered: Transaction, outcome: BaseException | None) -> None:
+def _log_unheard(entered: Transaction | None, outcome: BaseException | None) -> None:
     """An outcome that somebody must hear of, behind a CancelledError that most programs drop."""
-    if isinstance(outcome, HeuristicError | TransactionInDoubt):
+    if entered is not None and isinstance(outcome, HeuristicError | TransactionInDoubt):
         logger.warning("%s: its task was cancelled, and %s", entered.gtrid, outcome)
 
 
@@ -94,17 +147,4 @@ class Entered:
         leave = partial(self._block.__exit__, kind, error, trace)
         if isinstance(error, GeneratorExit):  # nobody awaits this
             return leave()
-        begun = ambient()
-        told = (lambda _: None) if begun is None else partial(_mark, begun)
-        try:
-            return await run(leave, told=told)
-        except CancelledError as cancelled:
-            if begun is not None and cancelled is not error:
-                _log_unheard(begun, cancelled.__cause__)
-            raise
-        except Exception as outcome:
-            if not isinstance(error, CancelledError):
-                raise
-            if begun is not None:
-                _log_unheard(begun, outcome)
-            raise error from outcome
+        return await ended(ambient(), leave, error)

@@ -30,6 +30,7 @@ from txpool import loops
 from txpool.aio import threads
 from txpool.aio.lock import TaskLock, owner_of_calls
 from txpool.aio.missing import getcurrent, greenlet
+from txpool.aio.poller import poller_of
 from txpool.errors import ProgrammingError
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-#: Seconds of a wait without a timeout of its own: its timer holds the task while nothing else of the loop does.
-_LONG: Final = 86400.0
 #: How many idle greenlets a thread keeps.
 _MOST_IDLE: Final = 256
 
@@ -90,12 +89,17 @@ class Call(greenlet):  # type: ignore[misc]
         self._ready = 0
         self._awaited: Callable[[], _Awaited | None] = _nothing
         self.strict = True
+        #: What owns the locks that it takes, if not itself: what several calls are a part of.
+        self.owner: object = None
 
     # -- for the task -------------------------------------------------------------------------------------------
 
     def begin(self, loop: AbstractEventLoop, function: Callable[[], Any]) -> None:
         """Run it to its end, or to its first wait."""
-        self.loop, self.function = loop, function
+        poller = poller_of(loop)
+        self.loop, self.wakings, self.function = loop, poller.wakings, function
+        self.poller = ref(poller)  # which refers to tasks
+        del poller
         self.gr_context = getcurrent().gr_context
         self._enter()
 
@@ -161,30 +165,27 @@ class Call(greenlet):  # type: ignore[misc]
             return _block(descriptor, events, timeout)
         number = self._begin_wait()
         try:
-            self._watch(descriptor, events, timeout, number)
+            self._watch(descriptor, events, number)
+            if timeout is not None:
+                self._start_timer(timeout, number)
             self._pause()
         finally:
             if timeout is not None:
                 self._stop_timer()
-            if events & loops.READ:
-                self._unwatch(self.loop.remove_reader, descriptor)
-            if events & loops.WRITE:
-                self._unwatch(self.loop.remove_writer, descriptor)
-        return _block(descriptor, events, timeout) if self.blocking else self._ready
+            if not self._ready:
+                self._unwatch(descriptor)
+        return _block(descriptor, events, timeout) if self.blocking else self._ready & events
 
-    def _watch(self, descriptor: int, events: int, timeout: float | None, number: int) -> None:
-        awaited, loop = self.awaited(), self.loop
-        if events & loops.READ:
-            loop.add_reader(descriptor, self._wake, number, loops.READ, awaited)
-        if events & loops.WRITE:
-            loop.add_writer(descriptor, self._wake, number, loops.WRITE, awaited)
-        if timeout is not None:
-            awaited.timer = loop.call_later(timeout, self._wake, number, 0, awaited)
+    def _watch(self, descriptor: int, events: int, number: int) -> None:
+        poller = self.poller()
+        if poller is None:  # the loop is closed
+            raise RuntimeError("the event loop is closed")
+        poller.watch(descriptor, events, self, number, self.awaited())
 
-    @staticmethod
-    def _unwatch(remove: Callable[[int], object], descriptor: int) -> None:
-        with suppress(RuntimeError, ValueError, OSError):  # the loop, or the connection, is closed
-            remove(descriptor)
+    def _unwatch(self, descriptor: int) -> None:
+        poller = self.poller()
+        if poller is not None:
+            poller.unwatch(descriptor)
 
     def steps(self, steps: Generator[Any, Any, T], descriptor: int, interval: float | None = None) -> T:
         try:
@@ -201,37 +202,55 @@ class Call(greenlet):  # type: ignore[misc]
     def sleep_until(self, signal: Signal, timeout: float | None) -> None:
         """Wait for a signal, or for so many seconds."""
         number = signal.number = self._begin_wait()
-        self._start_timer(_LONG if timeout is None else timeout, number)
+        self._hold(timeout, number)
         try:
             if not signal.is_set():
                 self._pause()
         finally:
             self._wait = 0
-            self._stop_timer()
+            self._let_go(timeout)
 
     def in_thread(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         if self.blocking:
             return function(*arguments)
         number = self._begin_wait(interruptible=False)
-        job = threads.Job(self, copy_context(), function, arguments, partial(self.wake_soon, number))
-        self._start_timer(_LONG, number)
+        told = partial(self.wake_soon, number)
+        job = threads.Job(self.owner or self, self.loop, copy_context(), function, arguments, told=told)
+        self._hold(None, number)
         try:
             threads.start(job)
             self._pause()
         finally:
-            self._stop_timer()
+            self._let_go(None)
             self._wait = 0
         job.done.acquire()  # which is released, unless nobody awaits this any more
         outcome: T = job.outcome()
         return outcome
 
     def adopt(self, transaction: Transaction) -> None:
-        transaction.in_loop = True
+        transaction.in_loop, transaction.awaits = True, self.strict
         transaction.new_lock = cast(Any, partial(TaskLock, transaction.gtrid, strict=self.strict))
+
+    def _hold(self, timeout: float | None, number: int) -> None:
+        """Have the loop hold the task while nothing else of it does: with a timer, that does."""
+        if timeout is None:
+            poller = self.poller()
+            if poller is not None:
+                poller.held.add(self.awaited())
+        else:
+            self._start_timer(timeout, number)
+
+    def _let_go(self, timeout: float | None) -> None:
+        if timeout is None:
+            poller = self.poller()
+            if poller is not None:
+                poller.held.discard(self._awaited())
+        else:
+            self._stop_timer()
 
     def _start_timer(self, seconds: float, number: int) -> None:
         awaited = self.awaited()
-        awaited.timer = self.loop.call_later(seconds, self._wake, number, 0, awaited)
+        awaited.timer = self.loop.call_later(seconds, self.wake, number, 0, awaited)
 
     def _stop_timer(self) -> None:
         awaited = self._awaited()
@@ -242,7 +261,7 @@ class Call(greenlet):  # type: ignore[misc]
     def _begin_wait(self, *, interruptible: bool = True) -> int:
         if interruptible:
             self._require_not_cancelled()
-        self._interruptible = interruptible
+        self._interruptible, self._ready = interruptible, 0
         self._number = self._wait = getattr(self, "_number", 0) + 1
         return self._number
 
@@ -263,9 +282,9 @@ class Call(greenlet):  # type: ignore[misc]
         if self._interruptible:
             self._require_not_cancelled()
 
-    def _wake(self, number: int, ready: int, _: object) -> None:
-        """Called by the loop, which keeps the task by the last argument."""
-        if number == self._wait:
+    def wake(self, number: int, ready: int, _: object = None) -> None:
+        """Called by the loop, where a timer keeps the task by the last argument."""
+        if number and number == self._wait:
             self._wait, self._ready = 0, ready
             self._enter()
 
@@ -274,9 +293,9 @@ class Call(greenlet):  # type: ignore[misc]
         loop = self.loop
         with suppress(RuntimeError):  # the loop is closed
             if asyncio._get_running_loop() is loop:
-                loop.call_soon(self._wake, number, 0, None)
+                loop.call_soon(self.wake, number, 0)
             else:
-                loop.call_soon_threadsafe(self._wake, number, 0, None)
+                self.wakings.add(loop, self, number)
 
 
 class Signal:
@@ -350,12 +369,13 @@ async def run(  # noqa: PLR0912 - what may come between the call and its task st
     told: Callable[[BaseException], object] | None = None,
     dispose: Callable[[T], object] | None = None,
     strict: bool = True,
+    owner: object = None,
 ) -> T:
     """Call the synchronous function in a greenlet, and return what it returns.
 
     With `told`, it is shielded: a cancellation calls that with a CancelledError, and the function goes on. `dispose`
     is called with a result that nobody gets, since the task was cancelled. `strict` is of the transactions that it
-    begins: a synchronous call in them would be refused.
+    begins: a synchronous call in them would be refused. `owner` is what owns the locks that it takes, if not itself.
     """
     loop = asyncio._get_running_loop()
     if loop is None:
@@ -370,7 +390,7 @@ async def run(  # noqa: PLR0912 - what may come between the call and its task st
     except AttributeError:
         idle = _here.idle = []
     call = idle.pop() if idle else Call()
-    call.told, call.strict = told, strict
+    call.told, call.strict, call.owner = told, strict, owner
     call.begin(loop, function)
     try:
         if not call.finished:
@@ -408,4 +428,4 @@ async def run(  # noqa: PLR0912 - what may come between the call and its task st
 
 def _use() -> None:
     owner_of_calls.append(current)
-    loops.use(current)
+    loops.use(current, threads.loop_here)

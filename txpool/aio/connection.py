@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
+from asyncio import CancelledError, current_task
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txpool.aio.block import require_in_loop
+from txpool.aio.blocks import AsyncPipeline, Block, open_blocks, owner_of_call
 from txpool.aio.bridge import current, run
 from txpool.aio.cursor import AsyncCursor
 from txpool.aio.lock import TaskLock
 from txpool.datasource import DataSource
 from txpool.datasource.lookup import find
 from txpool.errors import NotSupportedError
+from txpool.loops import in_thread
 from txpool.pool.report import stack_of_caller
 from txpool.tm.ambient import ambient
 
@@ -40,13 +43,20 @@ class AsyncConnection:
         self._source = source
         self._lock = TaskLock("")
 
-    async def call(self, function: Callable[[], T], *, shielded: bool = False, statement: bool = False) -> T:
-        """For this package: call what uses the connection. Shielded, a cancellation waits for its end."""
+    async def call(
+        self, function: Callable[[], T], *, shielded: bool = False, statement: bool = False, owner: Block | None = None
+    ) -> T:
+        """For this package: call what uses the connection. Shielded, a cancellation waits for its end.
+
+        `owner` is the block that it is a part of.
+        """
         require_in_loop(f"an asynchronous connection of {self._source.name}")
+        if owner is None and open_blocks:
+            owner = owner_of_call(self)
         required = self._handle.required
         if statement and required is not None and ambient() is None:
             required.check()  # here, since the greenlet's stack has no line of the program's
-        return await run(partial(self._serialised, function), told=_wait_for_it if shielded else None)
+        return await run(partial(self._serialised, function), told=_wait_for_it if shielded else None, owner=owner)
 
     def _serialised(self, function: Callable[[], T]) -> T:
         with self._lock:
@@ -68,6 +78,64 @@ class AsyncConnection:
             return call.in_thread(function)  # type: ignore[no-any-return]
         with enlistment.lock:
             return call.in_thread(function)  # type: ignore[no-any-return]
+
+    def shares(self, other: AsyncConnection) -> bool:
+        """For this package: whether what holds this connection holds the other, too."""
+        mine = self._handle.enlistment
+        return other is self or (mine is not None and mine is other.handle.enlistment)
+
+    @asynccontextmanager
+    async def hold(self, block: AbstractContextManager[T], kind: str) -> AsyncIterator[tuple[T, Block]]:
+        """For this package: around a block of the driver's, in which no other task can use the connection."""
+        outer = owner_of_call(self) if open_blocks else None
+        task: Any = current_task()
+        owner = outer if outer is not None and outer.kind == kind else Block(self, kind)
+        entered = False
+
+        def enter() -> T:
+            nonlocal entered
+            self._lock.acquire()  # until it is left
+            try:
+                value = block.__enter__()
+            except BaseException:
+                self._lock.release()
+                raise
+            entered = True
+            return value
+
+        def leave(error: BaseException | None) -> bool | None:
+            try:
+                return block.__exit__(None if error is None else type(error), error, None)
+            finally:
+                self._lock.release()
+
+        try:
+            value = await self.call(enter, statement=kind == "COPY", owner=owner)
+        except CancelledError as error:
+            if entered:  # its task was cancelled behind that
+                await self.call(partial(leave, error), shielded=True, owner=owner)
+            raise
+        open_blocks[task] = owner
+        try:
+            yield value, owner
+        except GeneratorExit as error:  # nobody awaits this
+            leave(error)
+            raise
+        except BaseException as error:
+            if not await self.call(partial(leave, error), shielded=True, owner=owner):
+                raise
+        else:
+            await self.call(partial(leave, None), shielded=True, owner=owner)
+        finally:
+            if outer is None:
+                open_blocks.pop(task, None)
+            else:
+                open_blocks[task] = outer
+
+    @property
+    def handle(self) -> PEP249Connection:
+        """For this package: the synchronous connection, for what `call` runs."""
+        return self._handle
 
     # -- psycopg's names ----------------------------------------------------------------------------------------
 
@@ -97,7 +165,8 @@ class AsyncConnection:
         if handle.pooled is None:  # without a wait
             handle.close()
         else:
-            await run(partial(self._serialised, handle.close), told=_wait_for_it)
+            owner = owner_of_call(self) if open_blocks else None
+            await run(partial(self._serialised, handle.close), told=_wait_for_it, owner=owner)
 
     async def set_autocommit(self, value: bool) -> None:
         """As psycopg's."""
@@ -106,8 +175,7 @@ class AsyncConnection:
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         """A block as psycopg's; inside a transaction it is a savepoint. NotSupportedError for other drivers."""
-        if not hasattr(type(self._handle), "transaction"):
-            raise NotSupportedError(f"{self._source.name}: its driver has no blocks of transaction(). Nothing was done")
+        self._require("transaction")
         block = self._handle.transaction(*args, **kwargs)
         entered = await self.call(block.__enter__)
         try:
@@ -119,6 +187,39 @@ class AsyncConnection:
                 raise
         else:
             await self.call(partial(block.__exit__, None, None, None), shielded=True)
+
+    @asynccontextmanager
+    async def pipeline(self) -> AsyncIterator[AsyncPipeline]:
+        """Pipeline mode, as psycopg's. No other task can use the connection until its block ends."""
+        self._require("pipeline")
+        async with self.hold(self._handle.pipeline(), "pipeline") as (pipeline, block):
+            yield AsyncPipeline(pipeline, block)
+
+    async def notifies(self, *, timeout: float | None = None, stop_after: int | None = None) -> AsyncIterator[Any]:
+        """Notifications as they come, as psycopg's. Between them, other tasks can use the connection."""
+        self._require("notifies")
+        until = None if timeout is None else monotonic() + timeout
+        received, left = 0, timeout
+        while True:
+            batch = await self.call(partial(self._next_notifies, left))
+            for notification in batch:
+                yield notification
+            received += len(batch)
+            left = None if until is None else until - monotonic()
+            if not batch or (stop_after is not None and received >= stop_after) or (left is not None and left <= 0):
+                return
+
+    def _next_notifies(self, timeout: float | None) -> list[Any]:
+        return list(self._handle.notifies(timeout=timeout, stop_after=1))
+
+    async def cancel_safe(self, *, timeout: float = 30.0) -> None:
+        """Cancel what the connection executes, as psycopg's."""
+        self._require("cancel_safe")
+        await run(lambda: in_thread(partial(self._handle.cancel_safe, timeout=timeout)), told=_wait_for_it)
+
+    def _require(self, method: str) -> None:
+        if not hasattr(type(self._handle), method):
+            raise NotSupportedError(f"{self._source.name}: its driver has no {method}(). Nothing was done")
 
     @property
     def closed(self) -> bool:
@@ -154,10 +255,9 @@ class AsyncConnection:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not hasattr(type(self._handle), name):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-        raise AttributeError(
-            f"an asynchronous connection of {self._source.name} has no {name!r}, which the synchronous one has: use "
-            "that in a thread, by asyncio.to_thread()"
-        )
+        instead = "write `await cancel_safe()`" if name == "cancel" else "use that in a thread, by asyncio.to_thread()"
+        what = f"an asynchronous connection of {self._source.name}"
+        raise AttributeError(f"{what} has no {name!r}, which the synchronous one has: {instead}")
 
     def __repr__(self) -> str:
         return f"<asynchronous {repr(self._handle)[1:]}"
@@ -171,14 +271,34 @@ async def connect(
     target: str | Path | DataSource, timeout: float | None, *, user: str | None, password: str | Secret | None
 ) -> AsyncConnection:
     """As `txpool.aconnect`."""
-    source = find(target)
+    return await open_connection(find(target), timeout, user=user, password=password)
+
+
+async def open_connection(
+    source: DataSource,
+    timeout: float | None,
+    *,
+    user: str | None = None,
+    password: str | Secret | None = None,
+    prepare: Callable[[PEP249Connection], object] | None = None,
+) -> AsyncConnection:
+    """A connection of this datasource, with which `prepare` was called."""
     require_in_loop(f"an asynchronous connection of {source.name}")
-    handle = await run(
-        partial(source.connect, timeout, user=user, password=password),
-        dispose=lambda taken: taken.close(),  # which gives back what is clean, without a wait
-    )
+
+    def taken() -> PEP249Connection:
+        handle = source.connect(timeout, user=user, password=password)
+        if prepare is not None:
+            try:
+                prepare(handle)
+            except BaseException:
+                handle.close()
+                raise
+        return handle
+
+    # What is clean is given back without a wait.
+    handle = await run(taken, dispose=lambda taken: taken.close())
     if source.pool.leak_threshold is not None:  # the greenlet's stack has no line of the program's
         holder: Any = handle.holder()
-        taken = holder if handle.enlistment is None else holder.pooled
-        taken.stack = stack_of_caller()
+        leaking = holder if handle.enlistment is None else holder.pooled
+        leaking.stack = stack_of_caller()
     return AsyncConnection(handle, source)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+from txpool.aio.blocks import AsyncCopy
+from txpool.errors import NotSupportedError
 
 if TYPE_CHECKING:
     from txpool.aio.connection import AsyncConnection
@@ -13,6 +17,24 @@ if TYPE_CHECKING:
 _SETTABLE = {"arraysize": 1, "row_factory": None, "itersize": 100, "format": None}
 #: Of a cursor that has executed nothing.
 _EMPTY = {"description": None, "rowcount": -1, "lastrowid": None, "statusmessage": None, "rownumber": None}
+
+
+class _Copying:
+    """The synchronous block of a COPY; the cursor is made as it is entered, since that may have to wait."""
+
+    def __init__(self, make: Callable[[], Any], statement: Any, params: Any, writer: Any) -> None:
+        self._make = make
+        self._arguments = statement, params, writer
+        self._block: Any = None
+
+    def __enter__(self) -> Any:
+        statement, params, writer = self._arguments
+        self._block = self._make().copy(statement, params, writer=writer)
+        return self._block.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        left: bool | None = self._block.__exit__(*error)
+        return left
 
 
 class AsyncCursor:
@@ -84,6 +106,15 @@ class AsyncCursor:
         """Move within the result, as the driver's."""
         await self._call("scroll", *args, **kwargs)
 
+    @asynccontextmanager
+    async def copy(self, statement: Any, params: Any = None, *, writer: Any = None) -> AsyncIterator[AsyncCopy]:
+        """COPY, as psycopg's. No other task can use the connection until its block ends."""
+        connection = self._connection
+        if not hasattr(type(connection.handle), "pipeline"):  # a cursor is made by its first call
+            raise NotSupportedError(f"{connection.datasource.name}: its driver has no COPY. Nothing was done")
+        async with connection.hold(_Copying(self._made, statement, params, writer), "COPY") as (copy, block):
+            yield AsyncCopy(copy, self, block)
+
     async def __aiter__(self) -> AsyncIterator[Any]:
         while (row := await self.fetchone()) is not None:
             yield row
@@ -126,10 +157,10 @@ class AsyncCursor:
                 return _EMPTY.get(name, _SETTABLE.get(name))
         elif name in _EMPTY or name in _SETTABLE:
             return getattr(cursor, name)
-        raise AttributeError(
-            f"an asynchronous cursor of {self._connection.datasource.name} has no {name!r}: where the synchronous one "
-            "has it, use that in a thread, by asyncio.to_thread()"
-        )
+        instead = "where the synchronous one has it, use that in a thread, by asyncio.to_thread()"
+        if name == "stream":
+            instead = "take a cursor of the server's, by connection.cursor('a name'), and `async for` fetches its rows"
+        raise AttributeError(f"an asynchronous cursor of {self._connection.datasource.name} has no {name!r}: {instead}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):

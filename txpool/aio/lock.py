@@ -1,4 +1,7 @@
-"""A lock that tasks and threads wait for together, first in first out. Its owner is a call of a task, or a thread."""
+"""A lock that tasks and threads wait for together, first in first out.
+
+Its owner is a call of a task, a block of several calls, or a thread.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ class TaskLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         call = owner_of_calls[0]()
-        owner: object = call or getattr(working_for, "call", None) or get_ident()
+        if call is not None:
+            owner: object = call.owner or call
+        else:
+            owner = getattr(working_for, "call", None) or get_ident()
         if self._owner == owner:
             self._count += 1
             return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _thread
 import os
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextvars import Context
 from queue import Empty, SimpleQueue
@@ -20,20 +21,28 @@ _IDLE: Final = 10.0
 working_for = local()
 
 
+def loop_here() -> AbstractEventLoop | None:
+    """The loop of the task for which this thread works; None in any other thread."""
+    return getattr(working_for, "loop", None)
+
+
 class Job:
     """A function that a thread calls, and what has come of it."""
 
-    __slots__ = ("_arguments", "_call", "_context", "_function", "_told", "done", "error", "result")
+    __slots__ = ("_arguments", "_call", "_context", "_function", "_loop", "_told", "done", "error", "result")
 
     def __init__(
         self,
         call: object,
+        loop: AbstractEventLoop,
         context: Context,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
+        *,
         told: Callable[[], object],
     ) -> None:
         self._call, self._context, self._function, self._arguments = call, context, function, arguments
+        self._loop: AbstractEventLoop | None = loop
         self._told = told
         self.result: Any = None
         self.error: BaseException | None = None
@@ -42,12 +51,13 @@ class Job:
         self.done.acquire()
 
     def run(self) -> None:
-        working_for.call = self._call
+        working_for.call, working_for.loop = self._call, self._loop
         try:
             self.result = self._context.run(self._function, *self._arguments)
         except BaseException as error:
             self.error = error
         finally:
+            working_for.loop = self._loop = None
             working_for.call = self._call = self._context = self._function = self._arguments = None  # type: ignore[assignment]
             self.done.release()
             self._told()

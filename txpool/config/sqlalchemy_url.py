@@ -33,6 +33,7 @@ def sqlalchemy_advice(text: str) -> str:
     blocking = ""
     if _ASYNCHRONOUS.match(match["driver"]):
         blocking = (
-            f"; an event loop awaits txpool.aconnect(…), and a connection of {match['driver']}'s own takes no part"
+            "; an event loop awaits txpool.aconnect(…), SQLAlchemy's AsyncSession is over "
+            f"txpool.create_async_engine(…), and a connection of {match['driver']}'s own takes no part"
         )
     return f"{begins}: write {here[0]}, and behind it the same (its driver here is {here[1]}{blocking})"

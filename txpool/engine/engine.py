@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqlalchemy import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from txpool.dbapi.connection import PEP249Connection
     from txpool.resources.parts import SQLAlchemyPart
 
 # Arguments of SQLAlchemy's own pool and connecting, and the datasource's key in their place.
@@ -45,16 +47,37 @@ def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine
     """
     import sqlalchemy
 
+    found = _checked(datasource, options, "create_engine")
+    engine = sqlalchemy.create_engine(part_of(found).url, poolclass=sqlalchemy.NullPool, **options)
+    connect_by(engine, found)
+    return engine
+
+
+def create_async_engine(datasource: str | Path | DataSource, **options: Any) -> AsyncEngine:
+    """As create_engine(), for SQLAlchemy's AsyncSession and AsyncConnection in an event loop.
+
+    Inside an `async with txpool.transaction()` they join that. Errors: as create_engine(); ConfigurationError if
+    greenlet is not installed.
+    """
+    found = _checked(datasource, options, "create_async_engine")
+    from txpool.aio.engine import make_engine
+
+    part = part_of(found)
+    engine = make_engine(found, part.url, partial(_prepare, part), options)
+    _refuse_tables(engine.sync_engine, found, part)
+    return engine
+
+
+def _checked(datasource: str | Path | DataSource, options: dict[str, Any], function: str) -> DataSource:
+    """The datasource; ConfigurationError if an option is the datasource's matter."""
     found = find(datasource)
     for name in options.keys() & _DATASOURCES.keys():
         instead = f"set {_DATASOURCES[name]} in its file" if _DATASOURCES[name] else "its keys begin with pool."
         raise ConfigurationError(
-            f"datasource {found.name}: create_engine() does not take {name}, since the connections and their pool are "
+            f"datasource {found.name}: {function}() does not take {name}, since the connections and their pool are "
             f"the datasource's: {instead}"
         )
-    engine = sqlalchemy.create_engine(part_of(found).url, poolclass=sqlalchemy.NullPool, **options)
-    connect_by(engine, found)
-    return engine
+    return found
 
 
 def part_of(datasource: DataSource) -> SQLAlchemyPart:
@@ -77,19 +100,31 @@ def connect_by(engine: Engine, datasource: DataSource) -> None:
     def connect(_dialect: Any, _record: Any, _args: Any, arguments: dict[str, Any]) -> Any:
         connection = datasource.connect()
         try:
-            connection.join_commits()
-            if part.connected is not None:
-                part.connected(connection, arguments)
+            _prepare(part, connection, arguments)
         except BaseException:
             connection.close()
             raise
         return connection
 
+    _refuse_tables(engine, datasource, part)
+
+
+def _prepare(part: SQLAlchemyPart, connection: PEP249Connection, arguments: dict[str, Any]) -> None:
+    """Make a new connection an Engine's."""
+    connection.join_commits()
+    if part.connected is not None:
+        part.connected(connection, arguments)
+
+
+def _refuse_tables(engine: Engine, datasource: DataSource, part: SQLAlchemyPart) -> None:
+    """Let the Engine refuse to make tables inside a transaction, if the database would commit before that."""
+    import sqlalchemy
+
     if part.commits_for_tables:
-        sqlalchemy.event.listen(engine, "before_cursor_execute", partial(_refuse_tables, datasource))
+        sqlalchemy.event.listen(engine, "before_cursor_execute", partial(_refuse_table, datasource))
 
 
-def _refuse_tables(  # the arguments are the event's
+def _refuse_table(  # the arguments are the event's
     datasource: DataSource, _connection: Any, _cursor: Any, statement: str, _parameters: Any, context: Any, _many: bool
 ) -> None:
     """ProgrammingError, before it is sent, if the statement would make or change a table inside a transaction."""

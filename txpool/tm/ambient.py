@@ -17,7 +17,7 @@ from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.tm.completion import dropped
 from txpool.tm.completion.status import OPEN
-from txpool.tm.rules.extent import GONE, enters_again, is_over
+from txpool.tm.rules.extent import DISMISSED, GONE, enters_again, is_over
 
 if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
@@ -44,6 +44,10 @@ def live(ambient: Transaction, entering: FrameType | None = None) -> Transaction
     while (extent := ambient.extent) is not None and (
         is_over(extent) or (entering is not None and enters_again(extent, entering, entering.f_lasti))
     ):
+        if extent is DISMISSED:
+            ambient_variable.set(None)
+            tell_jobs(None, ambient)
+            return None
         if ambient.status in OPEN:
             dropped.roll_back_abandoned(ambient, _LEFT)
         token = ambient.token

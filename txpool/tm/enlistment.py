@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import ref
 
+from txpool.resources.awaited import finished
 from txpool.tm.completion.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Part:
             work.owner = ref(transaction)
             self.pooled = work
             if transaction.status is not ACTIVE and transaction.status not in UNDER_WAY:
-                work.rollback()  # it has ended since this began
+                finished(work.rollback())  # it has ended since this began
                 transaction.require_active()
 
     def settled_branch(self) -> Any:

@@ -12,6 +12,7 @@ from _thread import LockType
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Token
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from txpool.locks import RLock
@@ -133,7 +134,13 @@ class Transaction(Completion):
 
         It is the same each time. Databases need no such call: their connections join by themselves. Errors: as
         `require_active`, the resource's own, and ProgrammingError if the transaction would not stay atomic with it.
+
+        In a task, within `async with txpool.transaction()`, it is awaited: `await tx.enlist(resource)`.
         """
+        if self.awaits:
+            awaited = resolve_name("txpool.aio.block:enlist")(self, resource)
+            if awaited is not None:
+                return awaited
         return own.enlist(self, resource)
 
     def enlist_datasource(self, datasource: TakesPart[E], timeout: float | None = None) -> E:

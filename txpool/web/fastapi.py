@@ -1,8 +1,9 @@
-"""A FastAPI dependency by which each request to a synchronous endpoint is one transaction, decided before its answer.
+"""A FastAPI dependency by which each request is one transaction, decided before its answer.
 
 FastAPI runs both halves of a synchronous dependency that yields in threads, each in a copy of the request's context: a
 transaction that began there would not be ambient in the endpoint. This dependency is asynchronous, and so begins the
-transaction in the request's own context, of which the endpoint's thread gets a copy. It waits for databases in threads.
+transaction in the request's own context, of which the endpoint's thread gets a copy. For an endpoint that is `def` it
+waits for databases in threads; for one that is `async def`, in the event loop.
 """
 
 from __future__ import annotations
@@ -65,10 +66,12 @@ def in_transaction(timeout: float | None = None) -> Any:
     the endpoint, an HTTPException too, rolls back. A response that is returned commits, whatever its status. A commit
     that fails is raised, and so becomes an error of the server. The body of a StreamingResponse and background tasks
     run after the end, outside the transaction. `timeout` in seconds is the transaction's. At most as many requests have
-    a transaction at a time as endpoints have threads; the others wait before theirs begins.
+    a transaction at a time as `def` endpoints have threads; the others wait before theirs begins.
 
-    Errors: for a request to an endpoint that is asynchronous, or that yields its answer, ProgrammingError, before
-    anything is done.
+    For an endpoint that is `async def`, the transaction is the task's, as of `async with txpool.transaction()`.
+
+    Errors, before anything is done: ProgrammingError for a request to an endpoint that yields its answer, or that is a
+    WebSocket's; ConfigurationError for an `async def` endpoint if greenlet is not installed.
     """
 
     async def in_transaction(connection: HTTPConnection) -> AsyncIterator[Transaction]:
@@ -77,8 +80,12 @@ def in_transaction(timeout: float | None = None) -> Any:
             yield outer
             return
         endpoint = connection.scope["endpoint"]
-        _require_synchronous(endpoint)
+        asynchronous = _is_asynchronous(endpoint, connection.scope["type"])
         asyncio.get_running_loop()  # an error under trio, before anything is done
+        if asynchronous:
+            async with _in_task(connection, timeout, endpoint) as begun:
+                yield begun
+            return
         async with _limited(connection):
             # In a thread, since the log may have to be opened.
             begun = await to_thread.run_sync(lambda: get_manager().new_transaction(timeout))
@@ -117,23 +124,42 @@ async def _limited(request: HTTPConnection) -> AsyncIterator[None]:
         limiter.release_on_behalf_of(request)
 
 
-def _require_synchronous(endpoint: Any) -> None:
+@asynccontextmanager
+async def _in_task(request: HTTPConnection, timeout: float | None, endpoint: Any) -> AsyncIterator[Transaction]:
+    from txpool.aio.block import begin, dismiss
+
+    block = await begin(timeout, origin_of(endpoint))
+    request.scope[TRANSACTION] = block.entered_transaction
+    try:
+        try:
+            yield block.entered_transaction
+        except BaseException as error:
+            await dismiss(block, error)
+            raise
+        await dismiss(block, None)
+    finally:
+        block.leave_context()
+
+
+def _is_asynchronous(endpoint: Any, kind: str) -> bool:
+    """Whether the endpoint is `async def`. ProgrammingError if it cannot be one transaction."""
     while isinstance(endpoint, functools.partial):
         endpoint = endpoint.func
     if not inspect.isroutine(endpoint):
         endpoint = getattr(type(endpoint), "__call__", endpoint)  # noqa: B004 - what the call is
     name = getattr(endpoint, "__qualname__", repr(endpoint))
-    for function in (endpoint, inspect.unwrap(endpoint)):
-        if inspect.iscoroutinefunction(function):
-            raise ProgrammingError(
-                f"{name}() is an `async def` endpoint, and in_transaction() is for synchronous ones: the drivers are, "
-                "and a statement would hold the event loop. Write `def`. Nothing was done"
-            )
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ProgrammingError(
-                f"{name}() is an endpoint that yields, and its body would run after the end of its transaction, or "
-                "beside that: return an answer, or work in a `with txpool.transaction()` of its own. Nothing was done"
-            )
+    functions = endpoint, inspect.unwrap(endpoint)
+    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in functions):
+        raise ProgrammingError(
+            f"{name}() is an endpoint that yields, and its body would run after the end of its transaction, or "
+            "beside that: return an answer, or work in a `with txpool.transaction()` of its own. Nothing was done"
+        )
+    if kind == "websocket":
+        raise ProgrammingError(
+            f"{name}() is a WebSocket's, and would answer before its transaction is decided: write `async with "
+            "txpool.transaction()` around the work for each message. Nothing was done"
+        )
+    return any(inspect.iscoroutinefunction(each) for each in functions)
 
 
 async def _leave(block: transaction, error: BaseException | None) -> None:

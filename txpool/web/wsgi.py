@@ -31,18 +31,18 @@ logger = logging.getLogger("txpool")
 #: The key of a request's environ that has its Transaction.
 TRANSACTION = "txpool.transaction"
 
-_MAX_BODY = 8 * 2**20
+MAX_BODY = 8 * 2**20
 _STATUS = re.compile(r"[1-9][0-9]{2}( [\t\x20-\x7e\x80-\xff]*)?")
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # Latin-1, and no control character
 _LENGTH = "content-length"
-_WITHOUT_BODY = (204, 304)
+WITHOUT_BODY = (204, 304)
 
-_ROLLED_BACK = (
+ROLLED_BACK = (
     "503 Service Unavailable",
     "What this request did in its transaction was rolled back: nothing of it stays. It may be sent again.\n",
 )
-_UNCERTAIN = (
+UNCERTAIN = (
     "500 Internal Server Error",
     "What has become of this request is not certain: it may have been done, as a whole or in part. Do not send it "
     "again before that is settled; the server's log names its transaction.\n",
@@ -76,7 +76,7 @@ class TransactionMiddleware:
         timeout: float | None = None,
         exclude: Callable[[WSGIEnvironment], object] | None = None,
         rollback_on_status: Callable[[int], object] = is_error,
-        max_body: int = _MAX_BODY,
+        max_body: int = MAX_BODY,
     ) -> None:
         self._app = app
         self._timeout = timeout
@@ -174,7 +174,7 @@ class _Response:
         self._complete = True
         if not self.status:
             raise ProgrammingError(f"{self._request}: the application has not called start_response()")
-        if self._has_body and self.code not in _WITHOUT_BODY:
+        if self._has_body and self.code not in WITHOUT_BODY:
             for name, value in self.headers:
                 if name.lower() == _LENGTH and int(value) != self._size:
                     raise ProgrammingError(
@@ -223,7 +223,7 @@ class _Response:
 def _send_failure(
     failure: TransactionError, environ: WSGIEnvironment, start_response: StartResponse
 ) -> Iterable[bytes]:
-    status, text = _ROLLED_BACK if isinstance(failure, TransactionRolledBack) else _UNCERTAIN
+    status, text = ROLLED_BACK if isinstance(failure, TransactionRolledBack) else UNCERTAIN
     body = text.encode()
     headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
     try:

@@ -240,10 +240,14 @@ def test_a_savepoint(two: TwoDatabases) -> None:
 def test_what_is_not_there_says_so(two: TwoDatabases) -> None:
     async def main() -> None:
         async with await txpool.aconnect(two.one) as connection:
-            with pytest.raises(AttributeError, match=r"pipeline.*to_thread"):
-                connection.pipeline()
-            with pytest.raises(AttributeError, match=r"copy.*to_thread"):
-                connection.cursor().copy("copy t to stdout")
+            with pytest.raises(AttributeError, match=r"tpc_begin.*to_thread"):
+                connection.tpc_begin("x")
+            with pytest.raises(AttributeError, match=r"cancel.*cancel_safe"):
+                connection.cancel()
+            with pytest.raises(AttributeError, match=r"stream.*connection.cursor\('a name'\)"):
+                connection.cursor().stream("select 1")
+            with pytest.raises(AttributeError, match=r"callproc.*to_thread"):
+                connection.cursor().callproc("now")
             with pytest.raises(AttributeError, match="no attribute"):
                 connection.nonsense()
 
@@ -263,6 +267,10 @@ def test_a_statement_outside_any_transaction(two: TwoDatabases, required: str) -
         async with txpool.transaction(), await txpool.aconnect(source) as connection:
             await connection.execute("insert into t values (1)")
         async with await txpool.aconnect(source) as connection:
+            copying = connection.cursor().copy("copy t from stdin")
+            if required == "strict":
+                with pytest.raises(txpool.ProgrammingError, match=r"transaction\.required = strict"):
+                    await copying.__aenter__()
             for execute in (connection.execute, connection.cursor().execute):
                 if required == "strict":
                     with pytest.raises(txpool.ProgrammingError, match=r"transaction\.required = strict"):
@@ -328,22 +336,30 @@ def test_an_abandoned_generator_rolls_back(two: TwoDatabases) -> None:
 
 
 def test_a_resource_of_ones_own(two: TwoDatabases, tmp_path: Path) -> None:
-    """Its synchronous enlist() would hold the loop; its end does not."""
+    """It begins and ends in threads."""
     folder = tmp_path / "outbox"
     folder.mkdir()
     resource = Outbox("outbox", folder)
 
     async def main() -> None:
         async with txpool.transaction() as transaction:
-            with pytest.raises(txpool.ProgrammingError, match="to_thread"):
-                transaction.enlist(resource)
-            letters = await asyncio.to_thread(transaction.enlist, resource)
+            letters = await transaction.enlist(resource)
+            assert await asyncio.to_thread(transaction.enlist, resource) is letters
             letters.write(b"hello")
             await two.insert(1)
 
+        await decorated()
+
+    @txpool.transactional
+    async def decorated() -> None:
+        """Synchronous calls work in it."""
+        letters = txpool.current().enlist(resource)  # type: ignore[union-attr]
+        letters.write(b"hello, too")
+        await two.insert(2)
+
     asyncio.run(main())
-    assert two.held(1) == (1, 1)
-    assert [each.read_bytes() for each in folder.iterdir() if each.is_file()] == [b"hello"]
+    assert two.held(1) == two.held(2) == (1, 1)
+    assert sorted(each.read_bytes() for each in folder.iterdir() if each.is_file()) == [b"hello", b"hello, too"]
 
 
 def test_who_holds_a_connection_for_long(two: TwoDatabases, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,12 +7,17 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import txpool
 from tests.integration.aio.two_databases import TwoDatabases, struck_at
 from tests.support.mysql import MySQLServer
+
+if TYPE_CHECKING:
+    from tests.support.jdbc_places import JdbcPlaces
+    from tests.support.mysql import RequireDriver
 
 
 @pytest.fixture
@@ -117,6 +122,52 @@ def test_a_long_message_and_a_long_answer(two: TwoDatabases, shop: txpool.DataSo
                     assert await cursor.fetchone() == (text,)
 
     asyncio.run(main())
+
+
+async def goes_on_while_a_row_is_locked(source: txpool.DataSource, two: TwoDatabases) -> None:
+    """Of the table t, which has the row 1. A commit behind that waits for nobody."""
+
+    async def change() -> None:
+        async with txpool.transaction():
+            async with await txpool.aconnect(source) as connection, connection.cursor() as cursor:
+                await cursor.execute("update t set id = 2")
+            await two.insert(100)
+
+    def lock() -> Any:
+        held = source.connect()
+        held.cursor().execute("update t set id = 1")
+        return held
+
+    held = await asyncio.to_thread(lock)
+    task = asyncio.create_task(change())
+    for value in range(5):
+        await two.transfer(value, [])
+    assert not task.done()
+    await asyncio.to_thread(held.rollback)
+    await asyncio.to_thread(held.close)
+    await task
+    assert two.held(100) == (1, 1)
+
+
+@pytest.mark.parametrize("driver", ["pymysql", "mysqlclient"])
+def test_the_loop_goes_on_while_mariadb_locks_a_row(
+    two: TwoDatabases, mariadb: MySQLServer, require_driver: RequireDriver, driver: str
+) -> None:
+    require_driver(driver)
+    mariadb.empty()
+    mariadb.execute("create table t (id integer primary key)", "insert into t values (1)", database="one")
+    options: dict[str, Any] = {"driver": driver, "mode": "xa", "url": mariadb.url("one"), "password": mariadb.password}
+    with txpool.DataSource(name="shop", **options) as source:
+        asyncio.run(goes_on_while_a_row_is_locked(source, two))
+        assert mariadb.prepared() == []
+
+
+@pytest.mark.slow
+def test_the_loop_goes_on_while_a_java_driver_waits(two: TwoDatabases, jdbc_places: JdbcPlaces) -> None:
+    source = jdbc_places.open("h2", url=f"jdbc:h2:file:{jdbc_places.folder}/h2;LOCK_TIMEOUT=60000")
+    jdbc_places.execute(source, "insert into t values (1)")
+    asyncio.run(goes_on_while_a_row_is_locked(source, two))
+    assert jdbc_places.rows(source) == [2]
 
 
 def test_the_loop_goes_on_while_a_file_is_locked(tmp_path: Path, ledger: txpool.DataSource, two: TwoDatabases) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -85,6 +86,61 @@ def waiting() -> str:
     return "done"
 
 
+# -- asynchronous endpoints -----------------------------------------------------------------------------------------
+
+
+async def ainsert(*names: str) -> None:
+    for name in names:
+        async with await txpool.aconnect(f"{name}.properties") as connection:
+            await connection.execute("insert into t values (1)")
+
+
+@app.post("/awaited", dependencies=[within])
+async def awaited(request: Request, begun: Begun, tasks: BackgroundTasks) -> str:
+    arm(request.url.query)
+    assert begun is txpool.current()
+    await ainsert("one", "two")
+    if "background" in request.url.query:
+        tasks.add_task(ainsert, "one")
+    return "done"
+
+
+def insert_one() -> None:
+    insert("one")
+
+
+@app.post("/threaded", dependencies=[within, Depends(insert_one)])
+async def threaded() -> str:
+    """A part of it is done in a thread."""
+    await ainsert("two")
+    return "done"
+
+
+@app.post("/awaited/count", dependencies=[within])
+async def awaited_count() -> None:
+    async with await txpool.aconnect("one.properties") as connection:
+        await connection.execute("update t set id = id + 1")
+
+
+@app.post("/awaited/conflict", dependencies=[within])
+async def awaited_conflict() -> None:
+    await ainsert("one", "two")
+    raise HTTPException(409)
+
+
+@app.post("/awaited/invalid", dependencies=[within])
+async def awaited_invalid() -> Answer:
+    await ainsert("one", "two")
+    return {"number": "no number"}  # type: ignore[return-value]
+
+
+@app.post("/awaited/wait", dependencies=[within])
+async def awaited_wait() -> None:
+    await ainsert("one", "two")
+    await asyncio.to_thread(wait)
+    await ainsert("one", "two")
+
+
 # -- what rolls back ------------------------------------------------------------------------------------------------
 
 
@@ -164,8 +220,9 @@ def yielding() -> Iterator[int]:
 
 
 class Called:
-    async def __call__(self) -> None:
-        insert("one", "two")
+    async def __call__(self) -> str:
+        await ainsert("one", "two")
+        return "done"
 
 
 app.post("/called", dependencies=[within])(Called())

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fastapi import FastAPI
 
+import txpool
 from tests.integration.web.served import Served, nothing_has_come
 from tests.support.recovery_site import PASSWORD, Site
 from tests.support.waiting import until
+from txpool.web.fastapi import in_transaction
 
 COMMAND = ["uvicorn", "--host=127.0.0.1", "--port=0", "tests.integration.web.fastapi_app:app"]
+
+FAILING = [
+    ("/conflict", 409),
+    ("/failure", 500),
+    ("/invalid", 500),
+    ("/awaited/conflict", 409),
+    ("/awaited/invalid", 500),
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +39,13 @@ def started(web_site: Site) -> Iterator[Served]:
     server.stop()
 
 
-@pytest.mark.parametrize("path", ["/transfer", "/dependent"])
+@pytest.mark.parametrize("path", ["/transfer", "/dependent", "/awaited", "/called", "/threaded"])
 def test_a_request_is_one_transaction(server: Served, path: str) -> None:
     assert server.ask(path) == (200, '"done"')
     assert server.counts == (1, 1)
 
 
-@pytest.mark.parametrize(("path", "status"), [("/conflict", 409), ("/failure", 500), ("/invalid", 500)])
+@pytest.mark.parametrize(("path", "status"), FAILING)
 def test_an_exception_rolls_back(server: Served, path: str, status: int) -> None:
     assert server.ask(path)[0] == status
     assert server.counts == (0, 0)
@@ -45,15 +57,17 @@ def test_an_answer_that_is_returned_commits(server: Served) -> None:
     assert server.counts == (1, 1)
 
 
-def test_a_failed_commit_is_no_success(server: Served) -> None:
-    assert server.ask("/transfer?arm=coordinator.prepared:raise") == (500, "Internal Server Error")
+@pytest.mark.parametrize("path", ["/transfer", "/awaited"])
+def test_a_failed_commit_is_no_success(server: Served, path: str) -> None:
+    assert server.ask(f"{path}?background&arm=coordinator.prepared:raise") == (500, "Internal Server Error")
     assert server.counts == (0, 0)
     assert server.site.databases.prepared() == []
     until(lambda: "txpool.errors.TransactionRolledBack" in server.log)
 
 
-def test_in_doubt_is_neither_success_nor_rollback(server: Served) -> None:
-    answer = server.ask("/transfer?arm=log.recorded:raise&arm=log.abort:raise")
+@pytest.mark.parametrize("path", ["/transfer", "/awaited"])
+def test_in_doubt_is_neither_success_nor_rollback(server: Served, path: str) -> None:
+    answer = server.ask(f"{path}?arm=log.recorded:raise&arm=log.abort:raise")
     assert answer == (500, "Internal Server Error")
     until(lambda: "txpool.errors.TransactionInDoubt" in server.log)
     until(lambda: server.counts == (1, 1))
@@ -85,7 +99,7 @@ def test_a_client_that_goes_away_before_it_has_sent_its_request(server: Served) 
     assert server.counts == (0, 0)
 
 
-@pytest.mark.parametrize("path", ["/count", "/counted"])
+@pytest.mark.parametrize("path", ["/count", "/counted", "/awaited/count"])
 def test_who_has_locked_a_row_waits_for_no_thread_that_waits_for_it(server: Served, path: str) -> None:
     """More requests than endpoints have threads want the row that the first of them has locked; that one must end."""
     server.site.databases.execute("one", "insert into t values (0)")
@@ -104,16 +118,32 @@ def test_the_body_of_a_stream_lies_outside(server: Served) -> None:
     assert server.site.databases.rows("two", "select id from t") == [(3,)], "it was no part of what it was sent after"
 
 
+def test_background_tasks_of_an_asynchronous_endpoint(server: Served) -> None:
+    assert server.ask("/awaited?background") == (200, '"done"')
+    until(lambda: server.counts == (2, 1))
+
+
 def test_background_tasks_lie_outside(server: Served) -> None:
     assert server.ask("/background") == (200, '"done"')
     until(lambda: server.counts == (1, 1))
 
 
+def test_a_websocket_is_refused() -> None:
+    app = FastAPI()
+
+    @app.websocket("/socket", dependencies=[in_transaction()])
+    async def endpoint() -> None:
+        raise AssertionError
+
+    scope = {"type": "websocket", "path": "/socket", "headers": [], "query_string": b""}
+    with pytest.raises(txpool.ProgrammingError, match="around the work for each message"):
+        asyncio.run(app(scope, None, None))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("/asynchronous", "asynchronous() is an `async def` endpoint"),
-        ("/called", "Called.__call__() is an `async def` endpoint"),
+        ("/asynchronous", "this synchronous call in it would hold the loop: write `await txpool.aconnect"),
         ("/yielding", "yielding() is an endpoint that yields"),
     ],
 )
@@ -141,12 +171,13 @@ def test_strict_finds_that(server: Served) -> None:
 # -- a server that goes down, and gives what still runs a second ------------------------------------------------------
 
 
-def test_a_program_that_goes_down_cancels_an_endpoint_whose_thread_goes_on(web_site: Site) -> None:
+@pytest.mark.parametrize("path", ["/wait", "/awaited/wait"])
+def test_a_program_that_goes_down_cancels_an_endpoint_whose_thread_goes_on(web_site: Site, path: str) -> None:
     """In no transaction, and in none of its own either: that would be a half of the request."""
     server = Served(web_site, ["tests.integration.web.fastapi_app"])
     server.afresh()
     try:
-        with server.asking("/wait") as client, client.makefile("rb") as answer:
+        with server.asking(path) as client, client.makefile("rb") as answer:
             server.waits()
             server.ask("/stop")
             until(lambda: "Cancel 1 running task" in server.log)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from txpool.errors import OperationalError, TransactionRolledBack, described
+from txpool.resources.awaited import finished
 from txpool.resources.base import (
     BranchOutcome,
     BranchRecord,
@@ -31,7 +32,7 @@ def location_of(resource: Resource) -> PrepareLocation:
 
 
 def _identity_of(resource: Resource) -> str:
-    identity = resource.identity()
+    identity: str = finished(resource.identity())
     if not identity:
         raise OperationalError(
             f"resource {resource.name}: its identity is empty, so that recovery could not tell it from another. "
@@ -46,9 +47,9 @@ def _outcome(resource: Resource, record: BranchRecord, *, commit: bool) -> tuple
         identity = _identity_of(resource)
         if record.identity and record.identity != identity:
             return BranchOutcome.UNKNOWN, f"{resource.name} leads elsewhere now: to {identity}, not {record.identity}"
-        if (resource.commit if commit else resource.rollback)(record.xid.joined):
+        if finished((resource.commit if commit else resource.rollback)(record.xid.joined)):
             return BranchOutcome.COMMITTED if commit else BranchOutcome.ROLLED_BACK, ""
-        generation = resource.generation()
+        generation = finished(resource.generation())
         same = bool(record.identity and generation) and record.evidence.get(_GENERATION) == generation
         return (BranchOutcome.ABSENT if same else BranchOutcome.LOST), ""
     except Exception as error:
@@ -56,7 +57,7 @@ def _outcome(resource: Resource, record: BranchRecord, *, commit: bool) -> tuple
 
 
 def _evidence(resource: Resource) -> Mapping[str, str]:
-    generation = resource.generation()
+    generation = finished(resource.generation())
     return {_GENERATION: generation} if generation else {}
 
 
@@ -100,7 +101,7 @@ class ResourceBranch(BlockingBranch):
         self.record = self.record._replace(evidence=_evidence(self._resource))
         self._begun = True
         try:
-            self._work.prepare(self.record.xid.joined)
+            finished(self._work.prepare(self.record.xid.joined))
         except Refused as refusal:
             self._refused = True
             raise TransactionRolledBack(
@@ -137,14 +138,14 @@ class ResourceBranch(BlockingBranch):
 
     def _undo(self) -> None:
         try:
-            self._work.rollback()
+            finished(self._work.rollback())
         except Exception:
             logger.warning("%s: undoing work that is not prepared failed", self.datasource, exc_info=True)
 
 
 def begin_work(resource: Resource, gtrid: str) -> tuple[Work, ResourceBranch]:
     """The work of a new transaction, and its branch."""
-    work = resource.begin()
+    work: Work = finished(resource.begin())
     return work, ResourceBranch(resource, work, gtrid)
 
 
@@ -160,7 +161,7 @@ class ResourceRecovery:
 
     def recover(self) -> list[PreparedBranch]:
         evidence = _evidence(self._resource)
-        parsed = (parse(name) for name in self._resource.prepared())
+        parsed = (parse(name) for name in finished(self._resource.prepared()))
         return [PreparedBranch(xid, evidence=evidence) for xid in parsed if xid is not None]
 
     def logins(self) -> frozenset[str]:

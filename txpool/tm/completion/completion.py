@@ -47,6 +47,7 @@ class Completion:
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
     timeout: float = inf  #: In seconds; `inf` if it has none.
     in_loop = False  #: A task of an event loop has begun it.
+    awaits = False  #: Synchronous calls of its tasks are refused.
     _cancels: tuple[Callable[[], object], ...] = ()
     _log: DecisionLog | None
     _resolve_later: Callable[[Any, Coordinator], object]

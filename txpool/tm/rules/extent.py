@@ -165,3 +165,5 @@ def _gone() -> Extent:
 
 #: The extent of a block whose last reference is gone.
 GONE = _gone()
+#: As GONE, of a block that was ended for all who have a copy of its context, too: they work in no transaction now.
+DISMISSED = _gone()

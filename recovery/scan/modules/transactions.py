@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 from recovery.scan.datasources.datasources import ListedBranch
 from recovery.scan.datasources.names import is_called
-from recovery.scan.modules.orphans import OrphanFilter, Vote, poll
 from recovery.scan.modules.last_resources import tell_of_noted
+from recovery.scan.modules.orphans import OrphanFilter, Vote, poll
 from recovery.scan.phase_two import wait_for
 from recovery.scan.recovery_pass import RecoveryPass
 from recovery.scan.snapshot import CoordinatorState, Snapshot, same_identity

@@ -1,0 +1,85 @@
+"""MariaDB and MySQL, over PyMySQL or mysqlclient."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from txpool.django.wrapper import Transactional
+
+_FOUND_ROWS = 2
+
+
+@cache
+def mysql_wrapper(driver: str) -> Any:
+    """The class of connections over that driver."""
+    module = import_module("pymysql" if driver == "pymysql" else "MySQLdb")
+    if find_spec("MySQLdb") is None:
+        module.install_as_MySQLdb()  # whose constants Django takes
+    from django.db.backends.mysql import base
+    from django.db.backends.mysql.operations import DatabaseOperations
+
+    class Operations(DatabaseOperations):
+        """Django's, where the driver may have read a TIME as an interval."""
+
+        def get_db_converters(self, expression: Any) -> list[Any]:
+            converters: list[Any] = super().get_db_converters(expression)
+            if expression.output_field.get_internal_type() == "TimeField":
+                converters.append(_time_of)
+            return converters
+
+    class Cursor(base.CursorWrapper):
+        """Django's, over the cursor of either driver."""
+
+        def execute(self, query: Any, args: Any = None) -> Any:
+            with self._integrity():
+                return self.cursor.execute(query, args)
+
+        def executemany(self, query: Any, args: Any) -> Any:
+            with self._integrity():
+                return self.cursor.executemany(query, args)
+
+        @contextmanager
+        def _integrity(self) -> Iterator[None]:
+            try:
+                yield
+            except module.OperationalError as error:
+                if error.args[0] in self.codes_for_integrityerror:
+                    raise module.IntegrityError(*error.args) from error
+                raise
+
+    class MySQLWrapper(Transactional, base.DatabaseWrapper):
+        """The connection of an alias over MariaDB or MySQL."""
+
+        Database = module
+        ops_class = Operations
+        no_database = "information_schema"
+        # Django counts rows that an UPDATE finds, also if it does not change them; and it reads what others commit.
+        session_defaults = {  # noqa: RUF012
+            "driver_client_flag": str(_FOUND_ROWS),
+            "driver_charset": "utf8mb4",
+            "transaction_isolation": "read-committed",
+        }
+        isolation_level = None
+
+        def get_connection_params(self) -> dict[str, Any]:
+            return {}
+
+        def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+            return self.datasource.connect()
+
+        def create_cursor(self, name: str | None = None) -> Any:
+            return Cursor(self.connection.cursor())
+
+    return MySQLWrapper
+
+
+def _time_of(value: Any, expression: Any, connection: Any) -> Any:
+    if isinstance(value, datetime.timedelta):
+        return (datetime.datetime.min + value).time()
+    return value

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
+django_logger = logging.getLogger("django.db.backends.base")  # which has Django's own message of this
 
 #: A function of on_commit(), and whether its error is logged instead of raised.
 Hook = tuple[Callable[[], object], bool]
@@ -76,10 +77,13 @@ class Aliases:
             function, robust = hooks.pop(0)
             try:
                 function()
-            except Exception:
+            except Exception as error:
                 if not (robust or logging_errors):
                     raise
-                logger.exception("%s has committed, and %r of on_commit() failed", self._gtrid, function)
+                name = getattr(function, "__qualname__", repr(function))
+                django_logger.error(
+                    f"Error calling {name} in on_commit() during transaction (%s).", error, exc_info=True
+                )
 
     def drop_hooks(self) -> None:
         """An interrupt keeps them from running."""

@@ -11,7 +11,7 @@ Invariants:
   its end: as by an interrupt, or if its transaction ended first. Then no statement runs as if outside of it.
 * What cannot be undone alone makes the whole transaction rollback-only.
 * on_commit() functions run once the outcome is known to be the commit, outside of the transaction, and only then.
-* A connection belongs to one transaction, or to none: each is taken from the pool, and set up as Django's connect() does.
+* A connection belongs to one transaction, or to none. Each is set up as by Django's connect().
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def DatabaseWrapper(settings_dict: dict[str, Any], alias: str = DEFAULT_DB_ALIAS
     """The connection of an alias: of the class for its datasource's driver. ImproperlyConfigured."""
     driver = driver_of(settings_dict, alias)
     if driver == "psycopg":
-        from txpool.django.postgresql import PostgreSQLWrapper
+        from txpool.django import postgresql
 
-        return PostgreSQLWrapper(settings_dict, alias)
+        return postgresql.DatabaseWrapper(settings_dict, alias)
     if driver == "sqlite3":
-        from txpool.django.sqlite import SQLiteWrapper
+        from txpool.django import sqlite
 
-        return SQLiteWrapper(settings_dict, alias)
-    from txpool.django.mysql import mysql_wrapper
+        return sqlite.DatabaseWrapper(settings_dict, alias)
+    from txpool.django import mysql
 
-    return mysql_wrapper(driver)(settings_dict, alias)
+    return mysql.wrapper_over(driver)(settings_dict, alias)

@@ -16,7 +16,7 @@ _FOUND_ROWS = 2
 
 
 @cache
-def mysql_wrapper(driver: str) -> Any:
+def wrapper_over(driver: str) -> Any:
     """The class of connections over that driver."""
     module = import_module("pymysql" if driver == "pymysql" else "MySQLdb")
     if find_spec("MySQLdb") is None:
@@ -53,7 +53,7 @@ def mysql_wrapper(driver: str) -> Any:
                     raise module.IntegrityError(*error.args) from error
                 raise
 
-    class MySQLWrapper(Transactional, base.DatabaseWrapper):
+    class DatabaseWrapper(Transactional, base.DatabaseWrapper):
         """The connection of an alias over MariaDB or MySQL."""
 
         Database = module
@@ -76,7 +76,7 @@ def mysql_wrapper(driver: str) -> Any:
         def create_cursor(self, name: str | None = None) -> Any:
             return Cursor(self.connection.cursor())
 
-    return MySQLWrapper
+    return DatabaseWrapper
 
 
 def _time_of(value: Any, expression: Any, connection: Any) -> Any:

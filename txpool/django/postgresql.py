@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.db.backends.postgresql.base import Cursor, DatabaseWrapper, ServerBindingCursor
+from django.db.backends.postgresql import base
 from django.db.backends.postgresql.psycopg_any import IsolationLevel, get_adapters_template
 
 from txpool.django.wrapper import Transactional
 
 
-class PostgreSQLWrapper(Transactional, DatabaseWrapper):
+class DatabaseWrapper(Transactional, base.DatabaseWrapper):
     """The connection of an alias over PostgreSQL."""
 
     no_database = "postgres"
@@ -38,7 +38,7 @@ class PostgreSQLWrapper(Transactional, DatabaseWrapper):
         try:
             connection.use_adapters(get_adapters_template(settings.USE_TZ, self.timezone))
             binding = self.settings_dict["OPTIONS"].get("server_side_binding")
-            connection.cursor_factory = ServerBindingCursor if binding is True else Cursor
+            connection.cursor_factory = base.ServerBindingCursor if binding is True else base.Cursor
         except BaseException:
             connection.close()
             raise

@@ -22,6 +22,7 @@ from txpool.datasource import DataSource
 from txpool.datasource.registry import registered, search_folders
 from txpool.errors import ConfigurationError
 from txpool.locks import Lock
+from txpool.resources.xids import Xids
 from txpool.tm.manager import configure
 
 _SOURCE: Final = "TXPOOL"
@@ -128,7 +129,7 @@ def _open(loaded: DataSourceSettings, database: str, defaults: dict[str, str]) -
     # A function that supplies the password is in no file.
     datasource = DataSource.from_settings(found if loaded.issuer is None else replace(found, issuer=loaded.issuer))
     if elsewhere and datasource.mode == "cmr":
-        datasource.xids_table().create()
+        Xids(datasource.name, datasource.driver_adapter, found.cmr_table).create()
     return datasource
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db.backends.sqlite3 import base
 from django.db.backends.sqlite3._functions import register as register_functions
-from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
 from txpool.django.wrapper import Transactional
 
 
-class SQLiteWrapper(Transactional, DatabaseWrapper):
+class DatabaseWrapper(Transactional, base.DatabaseWrapper):
     """The connection of an alias over SQLite.
 
     Django changes a table there with foreign keys off, which a pragma does, and that only outside of a transaction, on

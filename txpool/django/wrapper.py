@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -16,7 +17,7 @@ from django.db.utils import NotSupportedError, ProgrammingError
 
 from txpool.django.aliases import Aliases, Hook, elsewhere
 from txpool.django.blocks import Blocks, Savepoints
-from txpool.django.failures import as_djangos
+from txpool.django.failures import ErrorWrapper, as_djangos
 from txpool.django.sources import datasource_of
 from txpool.errors import TransactionRolledBack
 from txpool.tm.ambient import current
@@ -122,7 +123,7 @@ class Transactional(_Base):
         self._in_atomic_block = self._outlived = False
         self.savepoint_ids, self.atomic_blocks, self._pending = [], [], []
         self.commit_on_exit, self.needs_rollback, self.closed_in_transaction = True, False, False
-        self.run_on_commit = []
+        self.run_on_commit: list[Any] = []
         self.run_commit_hooks_on_set_autocommit_on = False
         if self._inside:
             self._drop_connection()
@@ -220,8 +221,8 @@ class Transactional(_Base):
 
     def set_autocommit(self, autocommit: bool, force_begin_transaction_with_broken_autocommit: bool = False) -> None:
         begins = force_begin_transaction_with_broken_autocommit and not autocommit
+        self.validate_no_atomic_block()
         if self._begun is not None and autocommit:
-            self.validate_no_atomic_block()
             self._left()
         elif (here := self._sync()) is not None:
             raise TransactionManagementError(
@@ -229,7 +230,6 @@ class Transactional(_Base):
                 "done"
             )
         elif begins and self._begins_here():
-            self.validate_no_atomic_block()
             self._begin()
         else:
             super().set_autocommit(autocommit, force_begin_transaction_with_broken_autocommit)
@@ -307,8 +307,8 @@ class Transactional(_Base):
         here = self._sync()
         if here is not None:
             raise TransactionManagementError(
-                f"{command}() of alias {self.alias!r} in {here.gtrid}: its work ends with that. Nothing was done. Leave "
-                "the block to commit, raise to roll back."
+                f"{command}() of alias {self.alias!r} in {here.gtrid}: its work ends with that. Nothing was done. "
+                "Leave the block to commit, raise to roll back."
             )
 
     # -- savepoints ---------------------------------------------------------------------------------------------
@@ -320,13 +320,15 @@ class Transactional(_Base):
         here = self._sync()
         # An alias that is not used in a transaction takes no part in it.
         if here is not None and (self._pending or not here.works_in(self.datasource.name)):
-            self._pending.append(sid)
+            with debug_transaction(self, self.ops.savepoint_create_sql(self._named(sid))):
+                self._pending.append(sid)
         else:
             super()._savepoint(self._named(sid))
 
     def _savepoint_commit(self, sid: str) -> None:
         if sid in self._pending:
-            self._pending.remove(sid)
+            with debug_transaction(self, self.ops.savepoint_commit_sql(self._named(sid))):
+                self._pending.remove(sid)
         else:
             super()._savepoint_commit(self._named(sid))
 
@@ -334,10 +336,12 @@ class Transactional(_Base):
         if sid in self._pending:
             return
         within = None if self._within is None else self._within()
+        if within is not None and not within.active:  # it rolls back as a whole
+            return
         try:
             super()._savepoint_rollback(self._named(sid))
         except BaseException as error:
-            if within is not None:
+            if within is not None and self._begun is None and not self._savepoints:  # nothing around it undoes it
                 within.set_rollback_only(error)
             raise
 
@@ -359,6 +363,13 @@ class Transactional(_Base):
         with self.wrap_database_errors:
             self._connect_inside()
 
+    def connect(self) -> None:
+        if self._sync() is None:
+            self._inside = False
+            super().connect()
+        else:
+            self._connect_inside()
+
     def _connect_inside(self) -> None:
         self._inside = True
         try:
@@ -377,13 +388,25 @@ class Transactional(_Base):
         if connection is not None:
             connection.close()
 
+    @cached_property
+    def wrap_database_errors(self) -> ErrorWrapper:
+        return ErrorWrapper(self)
+
     def _cursor(self, name: str | None = None) -> Any:
         self.ensure_connection()
         if self._pending:
-            pending, self._pending = self._pending, []
-            for sid in pending:
-                super()._savepoint(self._named(sid))
+            self._open_pending()
         return super()._cursor(name)
+
+    def _open_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        with self.wrap_database_errors:
+            cursor = self.connection.cursor()
+            try:
+                for sid in pending:
+                    cursor.execute(self.ops.savepoint_create_sql(self._named(sid)))
+            finally:
+                cursor.close()
 
     def close(self) -> None:
         here = self._sync()

@@ -48,7 +48,7 @@ def run(suite: Suite, folder: Path, servers: Mapping[str, EmbeddedPostgres], pla
 
 
 def _run(suite: Suite, folder: Path, server: EmbeddedPostgres, place: Path, side: str) -> Outcomes:
-    name = f"{suite.name}_{side}"
+    name = f"{suite.name}_{side}{'_engine' if suite.through_engine else ''}"
     databases = [name, f"{name}_other"]
     _create(server, databases, ("test_schema", "test_schema_2") if suite.name == "sqlalchemy" else ())
     own = place / side
@@ -56,7 +56,7 @@ def _run(suite: Suite, folder: Path, server: EmbeddedPostgres, place: Path, side
     file = own / f"{suite.name}.db"
     written = place / f"{side}.json"
     settings: dict[str, Any] = {
-        "handle": side == "handle",
+        "handle": side == "handle" and not suite.through_engine,
         "left_out": suite.not_run,
         "seconds": _TEST_SECONDS,
         "outcomes": str(written),
@@ -65,7 +65,10 @@ def _run(suite: Suite, folder: Path, server: EmbeddedPostgres, place: Path, side
     }
     command = [sys.executable, "-s"]
     if suite.name == "django":
-        settings["database"] = _django_database(suite.driver, server, name, file)
+        if side == "handle" and suite.through_engine:
+            settings["database"] = _engine_database(suite.driver, server, name, file)
+        else:
+            settings["database"] = _django_database(suite.driver, server, name, file)
         command += [str(folder / "tests" / "runtests.py"), "--settings=txpool_django", "--parallel=1"]
         command += ["--keepdb", "--noinput", *suite.chosen]
     else:
@@ -82,6 +85,7 @@ def _run(suite: Suite, folder: Path, server: EmbeddedPostgres, place: Path, side
         "PYTHONDONTWRITEBYTECODE": "1",
         "PSYCOPG_TEST_DSN": server.dsn(name),
         "TXPOOL_SUITE": json.dumps(settings),
+        "TXPOOL_SUITE_PASSWORD": server.password,
     }
     log = place / f"{side}.log"
     with log.open("wb") as output:
@@ -120,3 +124,16 @@ def _django_database(driver: str, server: EmbeddedPostgres, name: str, file: Pat
         "HOST": "127.0.0.1",
         "PORT": server.port,
     }
+
+
+def _engine_database(driver: str, server: EmbeddedPostgres, name: str, file: Path) -> dict[str, Any]:
+    """The same over datasources, whose files, and the coordinator's, lie beside the file."""
+    (file.parent / "txpool.properties").write_text("node.name = suite\nlog.url = sqlite:///txlog\nlog.create = true\n")
+    pool = "pool.max-size = 40\n"
+    for each in (name, f"{name}_other"):
+        if driver == "sqlite3":
+            where = f"driver = sqlite3\nmode = local\nurl = sqlite:///{file.with_name(each)}.db\n"
+        else:
+            where = f"driver = psycopg\nurl = {server.url(each)}\npassword = ${{env:TXPOOL_SUITE_PASSWORD}}\n"
+        (file.parent / f"{each}.properties").write_text(where + pool)
+    return {"ENGINE": "txpool.django", "NAME": str(file.with_name(name)), "SUFFIX": ".properties"}

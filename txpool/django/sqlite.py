@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from typing import Any
 
 from django.db.backends.sqlite3 import base
@@ -9,6 +11,34 @@ from django.db.backends.sqlite3._functions import register as register_functions
 from django.db.transaction import TransactionManagementError
 
 from txpool.django.wrapper import Transactional
+
+
+class Cursor:
+    """Django's cursor, which takes %s for a parameter, over the datasource's."""
+
+    convert_query = base.SQLiteCursorWrapper.convert_query
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def execute(self, query: str, params: Any = None) -> Any:
+        if params is None:
+            return self._cursor.execute(query)
+        return self._cursor.execute(self._converted(query, params), params)
+
+    def executemany(self, query: str, param_list: Any) -> Any:
+        rows = iter(param_list)
+        first = [*islice(rows, 1)]
+        return self._cursor.executemany(self._converted(query, first[0] if first else ()), chain(first, rows))
+
+    def _converted(self, query: str, params: Any) -> Any:
+        return self.convert_query(query, param_names=[*params] if isinstance(params, Mapping) else None)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._cursor)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
 
 
 class DatabaseWrapper(Transactional, base.DatabaseWrapper):
@@ -33,6 +63,9 @@ class DatabaseWrapper(Transactional, base.DatabaseWrapper):
             connection.close()
             raise
         return connection
+
+    def create_cursor(self, name: str | None = None) -> Any:
+        return Cursor(self.connection.cursor())
 
     def _set_up(self, raw: Any) -> None:
         """What Django's own connect() does on a session, which keeps it until it is opened anew."""

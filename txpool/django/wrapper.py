@@ -20,8 +20,9 @@ from txpool.django.blocks import Blocks, Savepoints
 from txpool.django.failures import ErrorWrapper, as_djangos
 from txpool.django.sources import datasource_of
 from txpool.errors import TransactionRolledBack
-from txpool.tm.ambient import current
+from txpool.tm.ambient import ambient_variable, current, make_ambient
 from txpool.tm.demarcation.block import transaction
+from txpool.tm.dropped import await_rollback, roll_back_abandoned
 from txpool.tm.manager import get_manager
 from txpool.tm.rules.extent import Extent, extent_of, is_over
 
@@ -108,7 +109,7 @@ class Transactional(_Base):
                 "connections belong to threads, which tasks share. Nothing was done. Begin it by atomic() in the "
                 "function that sync_to_async() calls, or work there with txpool.connect()."
             )
-        if self.connection is not None and not self.autocommit:
+        if self.connection is not None and not self._inside and not self.autocommit:
             raise TransactionManagementError(
                 f"alias {self.alias!r} cannot join {here.gtrid}: set_autocommit(False), or a change of SQLite's "
                 "schema, has begun work of its own. Nothing was done. End that first."
@@ -118,8 +119,8 @@ class Transactional(_Base):
 
     def _leave(self) -> None:
         """Forget what was of a transaction that has ended."""
-        block, self._begun = self._begun, None
-        self._within = self._extent = None
+        if self._begun is not None:
+            self._abandon(self._begun)
         self._in_atomic_block = self._outlived = False
         self.savepoint_ids, self.atomic_blocks, self._pending = [], [], []
         self.commit_on_exit, self.needs_rollback, self.closed_in_transaction = True, False, False
@@ -127,7 +128,18 @@ class Transactional(_Base):
         self.run_commit_hooks_on_set_autocommit_on = False
         if self._inside:
             self._drop_connection()
-        del block  # the last reference, if an interrupt has kept it from its end: then its transaction rolls back
+        # Last: if an interrupt comes before, all is done again.
+        self._begun = self._extent = self._within = None
+
+    def _abandon(self, block: transaction) -> None:
+        """Have its transaction rolled back, if an interrupt has kept it from its end."""
+        begun = block.entered_transaction
+        if begun.ended:
+            return
+        if not begun.abandoned:
+            left = GeneratorExit()
+            block.__exit__(GeneratorExit, left, None)
+        await_rollback(begun)
 
     def _has_outlived(self) -> bool:
         """Whether a block of this alias is open whose transaction, which has ended, was another's to end."""
@@ -170,13 +182,13 @@ class Transactional(_Base):
 
     @in_atomic_block.setter
     def in_atomic_block(self, inside: bool) -> None:
-        self._in_atomic_block = inside
-        if inside:
+        if inside:  # where the block is first: an interrupt finds it left
             entering = sys._getframe(1).f_back  # of what calls Atomic.__enter__
             self._extent = None if entering is None else extent_of(entering, entering.f_lasti)
             if self._begun is not None:
                 self._begun.entered_transaction.extent = self._extent
-        elif self._begun is not None and self.closed_in_transaction:
+        self._in_atomic_block = inside
+        if not inside and self._begun is not None and self.closed_in_transaction:
             self._closed_by_its_block()
 
     @property
@@ -250,8 +262,16 @@ class Transactional(_Base):
             entering = sys._getframe(2).f_back
             if entering is not None:
                 begun.origin = entering.f_code, entering.f_lasti
-            self._within = ref(begun)
-            self._begun = transaction.entered(begun)
+            try:
+                self._within = ref(begun)
+                self._begun = transaction.entered(begun)
+            except BaseException:  # an interrupt: no block would end it
+                if self._begun is None:
+                    self._within = None
+                    if ambient_variable.get() is begun:
+                        make_ambient(None)
+                    roll_back_abandoned(begun)
+                raise
         self.errors_occurred = False
 
     def _end(self, error: BaseException | None) -> None:
@@ -366,7 +386,11 @@ class Transactional(_Base):
     def connect(self) -> None:
         if self._sync() is None:
             self._inside = False
-            super().connect()
+            try:
+                super().connect()
+            except BaseException:  # an interrupt: it may not be in autocommit mode
+                self._drop_connection()
+                raise
         else:
             self._connect_inside()
 

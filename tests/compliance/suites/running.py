@@ -127,10 +127,13 @@ def _django_database(driver: str, server: EmbeddedPostgres, name: str, file: Pat
 
 
 def _engine_database(driver: str, server: EmbeddedPostgres, name: str, file: Path) -> dict[str, Any]:
-    """The same over datasources, whose files, and the coordinator's, lie beside the file."""
+    """The same over datasources, whose files, and the coordinator's, lie beside the file.
+
+    Of SQLite's files only one can be in a transaction: the other alias has Django's own engine.
+    """
     (file.parent / "txpool.properties").write_text("node.name = suite\nlog.url = sqlite:///txlog\nlog.create = true\n")
     pool = "pool.max-size = 40\n"
-    for each in (name, f"{name}_other"):
+    for each in (name,) if driver == "sqlite3" else (name, f"{name}_other"):
         if driver == "sqlite3":
             where = f"driver = sqlite3\nmode = local\nurl = sqlite:///{file.with_name(each)}.db\n"
         else:

@@ -1,4 +1,4 @@
-"""Django over datasources: two of PostgreSQL's and a marked file of SQLite's, as the aliases default, two and ledger."""
+"""Django over datasources: two of PostgreSQL, and a marked file of SQLite, as default, two and ledger."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ ALIASES = {"one": "default", "two": "two", "ledger": "ledger"}
 class Shop:
     """Aliases over datasources' files, with the tables of `shop.models` in each database."""
 
-    def __init__(self, folder: Path, names: dict[str, str], readers: dict[str, Callable[[str], Any]]) -> None:
-        self.folder = folder
+    def __init__(self, site: Site, names: dict[str, str], readers: dict[str, Callable[[str], Any]]) -> None:
+        self.folder = folder = site.folder
+        self.rows = site.databases.rows
         self._readers = {alias: readers[name] for name, alias in names.items()}
         databases = {
             alias: {"ENGINE": "txpool.django", "NAME": str(folder / f"{name}.properties"), "ATOMIC_REQUESTS": True}
@@ -105,7 +106,7 @@ def make_shop(django_settings: None, site: Site) -> Iterator[Callable[..., Shop]
     made: list[Shop] = []
 
     def make(names: dict[str, str], **readers: Callable[[str], Any]) -> Shop:
-        made.append(Shop(site.folder, names, readers_of(site) | readers))
+        made.append(Shop(site, names, readers_of(site) | readers))
         return made[-1]
 
     yield make

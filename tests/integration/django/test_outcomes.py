@@ -172,10 +172,9 @@ def test_rows_are_locked_where_the_alias_has_joined(shop: Shop) -> None:
 
 
 def test_get_rollback_of_one_alias_undoes_that_alone(shop: Shop) -> None:
-    with transaction.atomic():
-        with transaction.atomic("two"):
-            shop.add(1)
-            transaction.set_rollback(True, using="two")
+    with transaction.atomic(), transaction.atomic("two"):
+        shop.add(1)
+        transaction.set_rollback(True, using="two")
     assert shop.all_numbers == [[1], [], [1]]
     with transaction.atomic():
         with transaction.atomic("two"):

@@ -21,6 +21,8 @@ def _named(name: str) -> dict[str, Any]:
         return settings | {"NAME": named, "TEST": {"NAME": named}}
     # The database of the datasource: of SQLite, the file beside the datasource's.
     source = Path(f"{named}{_DATABASE['SUFFIX']}")
+    if name and not source.exists():
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{named}.db", "TEST": {"NAME": f"{named}.db"}}
     database = f"{named}.db" if "sqlite3" in source.read_text() else source.stem
     return settings | {"NAME": str(source), "TEST": {"NAME": database}}
 

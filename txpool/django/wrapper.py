@@ -449,7 +449,7 @@ class Transactional(_Base):
 
     def close_if_unusable_or_obsolete(self) -> None:
         """As Django's, between requests: so what an earlier one in this thread has left behind is forgotten."""
-        if self._outlived:
+        if self.in_atomic_block and self._outlived:
             self._leave()
         if self.in_atomic_block or self._sync() is None:
             super().close_if_unusable_or_obsolete()

@@ -81,6 +81,7 @@ def django_settings() -> None:
         DATABASES={},
         INSTALLED_APPS=["shop"],
         ROOT_URLCONF="shop.urls",
+        MIDDLEWARE=["txpool.django.middleware.OutcomeMiddleware"],
         ALLOWED_HOSTS=["*"],
         SECRET_KEY="of tests",
         DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",

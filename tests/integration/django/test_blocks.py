@@ -185,9 +185,9 @@ def test_savepoints_by_hand(shop: Shop) -> None:
 
 
 def test_a_timeout_is_the_error(shop: Shop) -> None:
-    with pytest.raises(txpool.TransactionTimeout), txpool.transaction(timeout=0.2):
-        with transaction.atomic(), connections["default"].cursor() as cursor:
-            cursor.execute("select pg_sleep(60)")
+    begun = txpool.transaction(timeout=0.2)
+    with pytest.raises(txpool.TransactionTimeout), begun, transaction.atomic():
+        connections["default"].cursor().execute("select pg_sleep(60)")
     shop.add(1)
 
 

@@ -81,11 +81,12 @@ def test_an_alias_that_is_not_used_takes_no_part(shop: Shop) -> None:
 @pytest.mark.parametrize("first", ["default", "ledger"])
 def test_a_failed_commit_is_an_error_of_djangos_too(shop: Shop, site: Site, first: str) -> None:
     ran: list[object] = []
-    with failpoints.arming("coordinator.prepared"), pytest.raises(txpool.TransactionRolledBack) as raised:
-        with transaction.atomic(first):
-            shop.add(1)
-            transaction.on_commit(lambda: ran.append(1), using="two")
+    failpoints.arm("coordinator.prepared")
+    with pytest.raises(txpool.TransactionRolledBack) as raised, transaction.atomic(first):
+        shop.add(1)
+        transaction.on_commit(lambda: ran.append(1), using="two")
     assert isinstance(raised.value, OperationalError)
+    failpoints.disarm()
     assert (shop.all_numbers, ran, site.databases.prepared()) == (NONE, [], [])
     with transaction.atomic():
         shop.add(1)

@@ -14,7 +14,7 @@ from txpool import failpoints
 
 
 def place(request: Any, number: int) -> Any:
-    for alias in connections:
+    for alias in request.GET.getlist("only") or connections:
         Order.objects.using(alias).create(number=number)
     for each in request.GET.getlist("arm"):
         failpoints.arm(*each.split(":"))

@@ -33,6 +33,10 @@ def wrapper_over(driver: str) -> Any:
                 converters.append(_time_of)
             return converters
 
+        def last_executed_query(self, cursor: Any, sql: Any, params: Any) -> Any:
+            executed = getattr(cursor.cursor.raw, "_executed", None)  # which both drivers have
+            return executed.decode(errors="replace") if isinstance(executed, bytes | bytearray) else executed
+
     class Cursor(base.CursorWrapper):
         """Django's, over the cursor of either driver."""
 

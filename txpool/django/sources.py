@@ -119,6 +119,13 @@ def datasource_of(settings_dict: dict[str, Any], database: str, **defaults: str)
     return datasource
 
 
+def forget(settings_dict: dict[str, Any], database: str) -> None:
+    """Close the datasource over a database that Django removes now."""
+    datasource = _datasources.pop((settings_dict[_SOURCE], database), None)
+    if datasource is not None:
+        datasource.close()
+
+
 def _open(loaded: DataSourceSettings, database: str, defaults: dict[str, str]) -> DataSource:
     values = loaded.properties
     options = {word: value for word, value in defaults.items() if _KEYS.get(word, _of_driver(word)) not in values}

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
-from django.db.backends.sqlite3 import base
+from django.db.backends.sqlite3 import base, creation
 from django.db.backends.sqlite3._functions import register as register_functions
 from django.db.transaction import TransactionManagementError
 
+from txpool.django.sources import forget
 from txpool.django.wrapper import Transactional
 
 
@@ -41,6 +42,14 @@ class Cursor:
         return getattr(self._cursor, name)
 
 
+class DatabaseCreation(creation.DatabaseCreation):
+    """Django's, which removes the file of a test database."""
+
+    def _destroy_test_db(self, test_database_name: str, verbosity: int) -> None:
+        forget(self.connection.settings_dict, test_database_name)  # what is to be done in it is done now, or never
+        super()._destroy_test_db(test_database_name, verbosity)
+
+
 class DatabaseWrapper(Transactional, base.DatabaseWrapper):
     """The connection of an alias over SQLite.
 
@@ -48,6 +57,7 @@ class DatabaseWrapper(Transactional, base.DatabaseWrapper):
     the session that then begins one. Such work is the database's own transaction, and no part of txpool's.
     """
 
+    creation_class = DatabaseCreation
     session_defaults = {"driver_detect_types": "3"}  # noqa: RUF012
     transaction_mode = None
     init_commands = ()

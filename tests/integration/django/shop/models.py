@@ -12,6 +12,17 @@ class Order(models.Model):
         app_label = "shop"
 
 
+class Value(models.Model):
+    at = models.TimeField()
+    moment = models.DateTimeField()
+    amount = models.DecimalField(max_digits=8, decimal_places=2)
+    data = models.JSONField()
+    small = models.PositiveSmallIntegerField()
+
+    class Meta:
+        app_label = "shop"
+
+
 class Line(models.Model):
     # The database checks it when it commits.
     order = models.ForeignKey(Order, models.CASCADE)

@@ -33,6 +33,12 @@ def wrapper_over(driver: str) -> Any:
                 converters.append(_time_of)
             return converters
 
+        def execute_sql_flush(self, sql_list: list[str]) -> None:
+            # Outside of a transaction, which TRUNCATE would commit: MariaDB refuses that within XA.
+            with self.connection.cursor() as cursor:
+                for statement in sql_list:
+                    cursor.execute(statement)
+
         def last_executed_query(self, cursor: Any, sql: Any, params: Any) -> Any:
             executed = getattr(cursor.cursor.raw, "_executed", None)  # which both drivers have
             return executed.decode(errors="replace") if isinstance(executed, bytes | bytearray) else executed
@@ -80,6 +86,7 @@ def wrapper_over(driver: str) -> Any:
         def create_cursor(self, name: str | None = None) -> Any:
             return Cursor(self.connection.cursor())
 
+    DatabaseWrapper.__qualname__ = "DatabaseWrapper"
     return DatabaseWrapper
 
 

@@ -454,6 +454,15 @@ class Transactional(_Base):
         if self.in_atomic_block or self._sync() is None:
             super().close_if_unusable_or_obsolete()
 
+    @contextmanager
+    def temporary_connection(self) -> Iterator[Any]:
+        if self._sync() is None:
+            with super().temporary_connection() as cursor:
+                yield cursor
+        else:  # closed, as Django would, it would end the transaction
+            with self.cursor() as cursor:
+                yield cursor
+
     # -- on_commit ----------------------------------------------------------------------------------------------
 
     def on_commit(self, func: Any, robust: bool = False) -> None:

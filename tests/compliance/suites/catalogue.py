@@ -142,4 +142,5 @@ SUITES: Final = (
     _django("sqlite3"),
     _django("psycopg", through_engine=True),
     _django("sqlite3", through_engine=True),
+    _django("mysqlclient", through_engine=True),
 )

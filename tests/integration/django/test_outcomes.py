@@ -172,6 +172,16 @@ def test_rows_are_locked_where_the_alias_has_joined(shop: Shop) -> None:
         shop.models[0].objects.using("two").select_for_update().get()
 
 
+def test_what_django_asks_on_a_temporary_connection_is_in_the_transaction(shop: Shop) -> None:
+    with transaction.atomic():
+        with connections["two"].temporary_connection() as cursor:
+            cursor.execute("insert into shop_order (number) values (1)")
+        with transaction.atomic("two"), connections["two"].temporary_connection():
+            pass
+        assert shop.numbers("two") == []
+    assert shop.numbers("two") == [1]
+
+
 def test_get_rollback_of_one_alias_undoes_that_alone(shop: Shop) -> None:
     with transaction.atomic(), transaction.atomic("two"):
         shop.add(1)

@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from django.db.transaction import TransactionManagementError
+
 from txpool.django.wrapper import Transactional
 
 _FOUND_ROWS = 2
@@ -81,7 +83,18 @@ def wrapper_over(driver: str) -> Any:
             return {}
 
         def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-            return self.datasource.connect()
+            connection: Any = self.datasource.connect()
+            enlistment = connection.enlistment
+            if enlistment is not None and enlistment.datasource is not self.datasource:
+                flags = enlistment.datasource.settings.driver_options.get("client_flag", "0")
+                if not int(flags) & _FOUND_ROWS:
+                    connection.close()
+                    raise TransactionManagementError(
+                        f"alias {self.alias!r}: a connection of txpool.connect() has begun to work in this transaction "
+                        "before the alias, and its session counts rows otherwise than Django. Nothing was done. Work "
+                        f"with the alias first, or write driver.client_flag = {_FOUND_ROWS} into the datasource's file."
+                    )
+            return connection
 
         def create_cursor(self, name: str | None = None) -> Any:
             return Cursor(self.connection.cursor())

@@ -83,7 +83,7 @@ def _load(source: str, alias: str) -> DataSourceSettings:
         known = registered.get(source)
         try:
             loaded = DataSourceSettings.load(_path(source)) if known is None else known.settings
-        except (ConfigurationError, OSError) as error:
+        except ConfigurationError as error:
             raise ImproperlyConfigured(f"DATABASES[{alias!r}]['NAME']: {error}") from error
         _loaded[source] = loaded
     return loaded
@@ -106,7 +106,7 @@ def database_of(loaded: DataSourceSettings) -> str:
     return unquote(urlsplit(loaded.url).path.removeprefix("/"))
 
 
-def datasource_of(settings_dict: dict[str, Any], database: str, **defaults: str) -> DataSource:
+def datasource_of(settings_dict: dict[str, Any], database: str, defaults: dict[str, str]) -> DataSource:
     """The datasource over the database of that name; `defaults` are for keys that its file does not have."""
     key = settings_dict[_SOURCE], database
     datasource = _datasources.get(key)
@@ -115,7 +115,9 @@ def datasource_of(settings_dict: dict[str, Any], database: str, **defaults: str)
             datasource = _datasources.get(key)
             if datasource is None:
                 _configure()
-                datasource = _datasources[key] = _open(_loaded[key[0]], database, defaults)
+                datasource = _datasources[key] = _open(
+                    _loaded[key[0]], database, defaults, is_test=database == settings_dict["NAME"]
+                )
     return datasource
 
 
@@ -126,7 +128,7 @@ def forget(settings_dict: dict[str, Any], database: str) -> None:
         datasource.close()
 
 
-def _open(loaded: DataSourceSettings, database: str, defaults: dict[str, str]) -> DataSource:
+def _open(loaded: DataSourceSettings, database: str, defaults: dict[str, str], *, is_test: bool) -> DataSource:
     values = loaded.properties
     options = {word: value for word, value in defaults.items() if _KEYS.get(word, _of_driver(word)) not in values}
     elsewhere = database != database_of(loaded)
@@ -135,7 +137,7 @@ def _open(loaded: DataSourceSettings, database: str, defaults: dict[str, str]) -
     found = DataSourceSettings.load(values, **options)
     # A function that supplies the password is in no file.
     datasource = DataSource.from_settings(found if loaded.issuer is None else replace(found, issuer=loaded.issuer))
-    if elsewhere and datasource.mode == "cmr":
+    if elsewhere and is_test and datasource.mode == "cmr":
         Xids(datasource.name, datasource.driver_adapter, found.cmr_table).create()
     return datasource
 

@@ -67,6 +67,7 @@ class DatabaseWrapper(Transactional, base.DatabaseWrapper):
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         connection: Any = self.datasource.connect()
+        self._without_constraints = False
         try:
             self._set_up(connection.raw_connection())
         except BaseException:

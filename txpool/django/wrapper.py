@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from txpool.django.sources import datasource_of
 from txpool.errors import TransactionRolledBack
 from txpool.tm.ambient import ambient_variable, current, make_ambient
 from txpool.tm.demarcation.block import transaction
-from txpool.tm.dropped import await_rollback, roll_back_abandoned
+from txpool.tm.dropped import roll_back_abandoned
 from txpool.tm.manager import get_manager
 from txpool.tm.rules.extent import Extent, extent_of, is_over
 
@@ -48,10 +49,15 @@ class Transactional(_Base):
     alias's own thread: see `_sync`.
     """
 
+    #: The handle; None if there is none now.
+    connection: Any
     #: What a datasource has for Django if its file has nothing else.
     session_defaults: dict[str, str] = {}  # noqa: RUF012 - Django's classes have such
 
     def __init__(self, settings_dict: dict[str, Any], alias: str = DEFAULT_DB_ALIAS) -> None:
+        self._pid = os.getpid()
+        #: Of the database of that NAME.
+        self._datasource: tuple[str | None, DataSource] | None = None
         self._begun: transaction | None = None
         self._within: ref[Transaction] | None = None
         #: Its block ends the transaction at this moment.
@@ -71,7 +77,10 @@ class Transactional(_Base):
     def datasource(self) -> DataSource:
         """The datasource of the database that this alias has now."""
         name = self.settings_dict["NAME"]
-        return datasource_of(self.settings_dict, self.no_database if name is None else name, **self.defaults())
+        if self._datasource is None or self._datasource[0] != name:
+            database = self.no_database if name is None else name
+            self._datasource = name, datasource_of(self.settings_dict, database, self.defaults())
+        return self._datasource[1]
 
     def defaults(self) -> dict[str, str]:
         """As `session_defaults`, for this alias."""
@@ -87,6 +96,8 @@ class Transactional(_Base):
 
         What is left of an earlier one is forgotten. TransactionManagementError if the alias is in another.
         """
+        if self._pid != os.getpid():
+            self._forget_parents()
         here = current()
         if self._within is not None and not self._ending:
             within = self._within()
@@ -101,6 +112,14 @@ class Transactional(_Base):
         if here is not None and self._within is None and not here.ended:
             self._join(here)
         return here
+
+    def _forget_parents(self) -> None:
+        """In a forked child: what is here is the parent's, but for a block, which the child may be in, too."""
+        self._pid = os.getpid()
+        self.connection = None
+        self._inside = False
+        if not self._in_atomic_block:
+            self._leave()
 
     def _join(self, here: Transaction) -> None:
         if here.in_loop:
@@ -134,12 +153,8 @@ class Transactional(_Base):
     def _abandon(self, block: transaction) -> None:
         """Have its transaction rolled back, if an interrupt has kept it from its end."""
         begun = block.entered_transaction
-        if begun.ended:
-            return
-        if not begun.abandoned:
-            left = GeneratorExit()
-            block.__exit__(GeneratorExit, left, None)
-        await_rollback(begun)
+        if not (begun.ended or begun.abandoned):
+            block.__exit__(GeneratorExit, GeneratorExit(), None)
 
     def _has_outlived(self) -> bool:
         """Whether a block of this alias is open whose transaction, which has ended, was another's to end."""
@@ -211,6 +226,8 @@ class Transactional(_Base):
 
     def outermost_left(self) -> None:
         """The outermost block of an alias that has joined is left. An error if its transaction has ended before."""
+        if self.closed_in_transaction and self._begun is None:
+            self._in_atomic_block = False  # Django leaves that to the next connection
         if self._outlived:
             self._leave()
             if sys.exc_info()[1] is None:

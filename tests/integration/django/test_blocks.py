@@ -17,6 +17,7 @@ from django.db.utils import NotSupportedError
 
 import txpool
 from tests.integration.django.conftest import Shop
+from tests.support.forking import in_child
 
 NONE: list[list[int]] = [[], [], []]
 
@@ -261,3 +262,20 @@ def test_what_belongs_into_the_file_is_refused(shop: Shop, settings: dict[str, A
     settings = connections.configure_settings({"default": given})["default"]
     with pytest.raises(ImproperlyConfigured, match=says):
         DatabaseWrapper(settings)
+
+
+def test_a_forked_child_leaves_the_parents_alone(shop: Shop) -> None:
+    shop.models[0].objects.count()  # on a connection of the parent's, outside of any transaction
+
+    def child() -> None:
+        with transaction.atomic():
+            shop.add(1)
+        assert shop.numbers("two") == [1]
+
+    in_child(child)
+    with transaction.atomic():
+        shop.add(2, "default")
+        with pytest.raises(AssertionError, match="no transaction is ambient here"):
+            in_child(shop.models[0].objects.count)
+        shop.add(3, "default")
+    assert shop.numbers() == [1, 2, 3]

@@ -113,3 +113,14 @@ def test_queries_are_logged(mixed: Shop) -> None:
     assert [each["sql"].split()[0] for each in queries] == ["BEGIN", "INSERT", "COMMIT"]
     assert "1" in queries[1]["sql"]
     assert connection.vendor == "postgresql"
+
+
+def test_a_session_that_counts_otherwise_is_refused(mixed: Shop) -> None:
+    with transaction.atomic():
+        txpool.connect(mixed.folder / "shop.properties").cursor().execute("select 1")
+        with pytest.raises(transaction.TransactionManagementError, match=r"driver\.client_flag = 2"):
+            mixed.add(1, "shop")
+    with transaction.atomic():
+        mixed.add(1, "shop")
+        txpool.connect(mixed.folder / "shop.properties").cursor().execute("update shop_order set number = 2")
+    assert mixed.numbers("shop") == [2]

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.http import HttpResponse
 
+from txpool.django.sources import put_in_force
 from txpool.errors import TransactionError
 from txpool.web.answers import answer_to
 
@@ -21,6 +22,7 @@ class OutcomeMiddleware:
     """
 
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        put_in_force()  # before a view begins a transaction by txpool.transaction()
         self._get_response = get_response
 
     def __call__(self, request: Any) -> Any:

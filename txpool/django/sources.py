@@ -114,7 +114,7 @@ def datasource_of(settings_dict: dict[str, Any], database: str, defaults: dict[s
         with _lock:
             datasource = _datasources.get(key)
             if datasource is None:
-                _configure()
+                put_in_force()
                 datasource = _datasources[key] = _open(
                     _loaded[key[0]], database, defaults, is_test=database == settings_dict["NAME"]
                 )
@@ -152,9 +152,13 @@ def _url(loaded: DataSourceSettings, database: str) -> str:
     return urlunsplit(urlsplit(loaded.url)._replace(path=f"/{quote(database, safe='')}"))
 
 
-def _configure() -> None:
+def put_in_force() -> None:
     """Put TXPOOL_CONF of settings.py in force, once. Without it txpool finds its file by itself."""
     file = getattr(django_settings, "TXPOOL_CONF", None)
     if file is not None and str(file) not in _configured:
-        configure(file)
         _configured.append(str(file))
+        try:
+            configure(file)
+        except BaseException:
+            _configured.remove(str(file))
+            raise

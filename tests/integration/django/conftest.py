@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
@@ -14,6 +13,7 @@ import django
 import pytest
 from django.conf import settings
 from django.db import connections
+from django.utils.functional import empty
 
 from tests.support.recovery_site import Site
 from txpool import failpoints
@@ -74,9 +74,11 @@ class Shop:
             datasource.close()
 
 
-@pytest.fixture(scope="session")
-def django_settings() -> None:
-    sys.path.append(str(Path(__file__).parent))
+@pytest.fixture
+def django_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Settings for one test: others in this process, as a page of the documents, have theirs."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.setattr(settings, "_wrapped", empty)
     settings.configure(
         DATABASES={},
         INSTALLED_APPS=["shop"],
@@ -89,6 +91,9 @@ def django_settings() -> None:
         LOGGING_CONFIG=None,
     )
     django.setup()
+    yield
+    with suppress(AttributeError):
+        del connections.settings
 
 
 def readers_of(site: Site) -> dict[str, Callable[[str], Any]]:

@@ -78,7 +78,7 @@ class Shop:
 def django_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Settings for one test: others in this process, as a page of the documents, have theirs."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
-    monkeypatch.setattr(settings, "_wrapped", empty)
+    before, settings._wrapped = settings._wrapped, empty
     settings.configure(
         DATABASES={},
         INSTALLED_APPS=["shop"],
@@ -92,6 +92,7 @@ def django_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     )
     django.setup()
     yield
+    settings._wrapped = before
     with suppress(AttributeError):
         del connections.settings
 

@@ -48,6 +48,9 @@ def wrapper_over(driver: str) -> Any:
     class Cursor(base.CursorWrapper):
         """Django's, over the cursor of either driver."""
 
+        alias: Any
+        inside: bool
+
         def execute(self, query: Any, args: Any = None) -> Any:
             with self._integrity():
                 return self.cursor.execute(query, args)
@@ -58,6 +61,7 @@ def wrapper_over(driver: str) -> Any:
 
         @contextmanager
         def _integrity(self) -> Iterator[None]:
+            self.alias.require_session(inside=self.inside)
             try:
                 yield
             except module.OperationalError as error:
@@ -97,7 +101,9 @@ def wrapper_over(driver: str) -> Any:
             return connection
 
         def create_cursor(self, name: str | None = None) -> Any:
-            return Cursor(self.connection.cursor())
+            cursor = Cursor(self.connection.cursor())
+            cursor.alias, cursor.inside = self, self._inside
+            return cursor
 
     DatabaseWrapper.__qualname__ = "DatabaseWrapper"
     return DatabaseWrapper

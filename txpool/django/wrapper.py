@@ -17,6 +17,7 @@ from txpool.django.demarcation import Demarcation
 from txpool.django.failures import ErrorWrapper
 from txpool.django.sources import datasource_of
 from txpool.errors import TransactionRolledBack
+from txpool.tm.ambient import current
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -100,6 +101,17 @@ class Transactional(Demarcation):
             raise ProgrammingError("Cannot open a new connection in an atomic block.")
         with self.wrap_database_errors:
             self._connect_inside()
+
+    def require_session(self, *, inside: bool) -> None:
+        """Before a cursor executes: ProgrammingError if it was opened outside of the transaction that is ambient now.
+
+        Its connection would join that by itself, and go on later in a session that is not set up for Django.
+        """
+        if not inside and (here := current()) is not None:
+            raise ProgrammingError(
+                f"this cursor of alias {self.alias!r} was opened outside of {here.gtrid}, and is closed where that "
+                "begins: open another. Nothing was done"
+            )
 
     def connect(self) -> None:
         if self._sync() is None:

@@ -250,9 +250,12 @@ def test_a_cursor_from_outside_ends_where_a_transaction_begins(shop: Shop, alias
     with connections[alias].cursor() as cursor:
         cursor.execute("select 1")
         with transaction.atomic():
-            shop.add(1)
+            if alias == "default":
+                shop.add(1)
             with pytest.raises((DatabaseError, txpool.Error), match="closed"):
                 cursor.execute("insert into shop_order (number) values (2)")
+            if alias != "default":
+                shop.add(1)
         with pytest.raises((DatabaseError, txpool.Error), match="closed"):
             cursor.execute("insert into shop_order (number) values (3)")
     assert shop.all_numbers == [[1], [1], [1]]

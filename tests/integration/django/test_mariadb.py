@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import DataError, IntegrityError, connection, connections, transaction
+from django.db import DatabaseError, DataError, IntegrityError, connection, connections, transaction
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
@@ -72,6 +72,16 @@ def test_rows_that_an_update_does_not_change_are_counted(mixed: Shop) -> None:
         assert orders.update(number=1) == 1
         orders.get().save()
     assert mixed.numbers("shop") == [1]
+
+
+def test_a_cursor_from_outside_does_not_leave_work_uncommitted(mixed: Shop) -> None:
+    with connections["shop"].cursor() as cursor:
+        with transaction.atomic():
+            with pytest.raises(DatabaseError, match="is closed where that begins"):
+                cursor.execute("insert into shop_order (number) values (1)")
+            mixed.add(2, "default")
+        cursor.execute("insert into shop_order (number) values (3)")
+        assert mixed.all_numbers == [[2], [3]]
 
 
 def test_values_are_djangos(mixed: Shop) -> None:

@@ -246,7 +246,6 @@ class Demarcation(_Base):
         self.validate_thread_sharing()
         with debug_transaction(self, "BEGIN"):
             self.datasource  # noqa: B018 - configures txpool, the first time
-            self._drop_connection()
             begun = get_manager().new_transaction()
             aliases = Aliases.of(begun)
             aliases.begun_by_django = True

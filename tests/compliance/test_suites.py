@@ -8,7 +8,7 @@ PyPI: they are in Debian's source package, or in the checkout that TXPOOL_SUITES
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ import pytest
 
 from tests.compliance.suites.catalogue import FULL, SUITES, Suite
 from tests.compliance.suites.differences import DIFFERENCES, compare, known
-from tests.compliance.suites.running import SIDES, run
+from tests.compliance.suites.running import SIDES, Server, run
 from tests.compliance.suites.sources import Missing, NotThere
 from tests.compliance.suites.table import ROW
 from txpool.demo.server import EmbeddedPostgres
@@ -49,6 +49,7 @@ def test_a_suite_passes_as_on_the_bare_driver(
     suite: Suite,
     servers: dict[str, EmbeddedPostgres],
     require: Require,
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     pytestconfig: pytest.Config,
     record_property: Callable[[str, object], None],
@@ -63,8 +64,12 @@ def test_a_suite_passes_as_on_the_bare_driver(
     except NotThere as missing:
         record_property(ROW, (suite.name, suite.driver, "not run", "", "", "", ""))
         pytest.skip(str(missing))
+    places: Mapping[str, Server] = servers
+    if suite.driver == "mysqlclient":
+        request.getfixturevalue("require_driver")(suite.driver)
+        places = dict.fromkeys(SIDES, request.getfixturevalue("mariadb"))
     began = monotonic()
-    sides = run(suite, folder, servers, tmp_path)
+    sides = run(suite, folder, places, tmp_path)
     found = compare(suite.id, sides, known(DIFFERENCES), whole=FULL)
     passed = [sum(outcome == "passed" for outcome, _ in side.values()) for side in (sides.bare, sides.handle)]
     seconds = round(monotonic() - began)

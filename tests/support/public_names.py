@@ -21,6 +21,8 @@ MODULES = (
     "recovery.modules",
     "recovery.orphans",
     "txpool",
+    "txpool.django.base",
+    "txpool.django.middleware",
     "txpool.engine",
     "txpool.errors",
     "txpool.metrics.opentelemetry",

@@ -38,6 +38,7 @@ FLOORS = (
     ("txpool.spark.table",),
     ("txpool.spark.task",),
     ("txpool.spark.commit", "txpool.spark.types"),
+    ("txpool.django",),
     ("txpool", "txpool.web"),
     ("txpool.engine",),
     ("txpool.aio",),
@@ -85,6 +86,7 @@ UP = {
 FOREIGN = {
     "_replace": "a public method of named tuples",
     "_asdict": "a public method of named tuples",
+    "_from_testcase": "django: whether a block is TestCase's own, around each test",
     "_getframe": "sys: the caller's frame",
     "_get_running_loop": "asyncio: the running loop, without an error where there is none",
     "_is_owned": "threading.RLock: whether this thread holds it",

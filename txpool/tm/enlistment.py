@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import ref
 
-from txpool.resources.awaited import finished
+from txpool.resources.own.awaited import finished
 from txpool.tm.completion.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:

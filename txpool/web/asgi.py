@@ -16,7 +16,8 @@ from txpool.aio.block import begin, dismiss
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
-from txpool.web.wsgi import MAX_BODY, ROLLED_BACK, TRANSACTION, UNCERTAIN, WITHOUT_BODY, is_error
+from txpool.web.answers import answer_to
+from txpool.web.wsgi import MAX_BODY, TRANSACTION, WITHOUT_BODY, is_error
 
 logger = logging.getLogger("txpool")
 
@@ -210,7 +211,7 @@ class _Exchange:
             await self._send_on(message)
 
     async def _send_failure(self, failure: TransactionError) -> None:
-        status, text = ROLLED_BACK if isinstance(failure, TransactionRolledBack) else UNCERTAIN
+        status, text = answer_to(failure)
         length = str(len(text.encode())).encode()
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", length)]
         await self._send_on({"type": "http.response.start", "status": int(status[:3]), "headers": headers})

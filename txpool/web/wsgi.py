@@ -18,6 +18,7 @@ from urllib.parse import quote
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
 from txpool.tm.ambient import current, make_ambient, restore_ambient
 from txpool.tm.demarcation.block import transaction
+from txpool.web.answers import answer_to
 from txpool.web.received import received
 
 if TYPE_CHECKING:
@@ -37,16 +38,6 @@ _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # Latin-1, and no control character
 _LENGTH = "content-length"
 WITHOUT_BODY = (204, 304)
-
-ROLLED_BACK = (
-    "503 Service Unavailable",
-    "What this request did in its transaction was rolled back: nothing of it stays. It may be sent again.\n",
-)
-UNCERTAIN = (
-    "500 Internal Server Error",
-    "What has become of this request is not certain: it may have been done, as a whole or in part. Do not send it "
-    "again before that is settled; the server's log names its transaction.\n",
-)
 
 
 def is_error(status: int) -> bool:
@@ -223,7 +214,7 @@ class _Response:
 def _send_failure(
     failure: TransactionError, environ: WSGIEnvironment, start_response: StartResponse
 ) -> Iterable[bytes]:
-    status, text = ROLLED_BACK if isinstance(failure, TransactionRolledBack) else UNCERTAIN
+    status, text = answer_to(failure)
     body = text.encode()
     headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
     try:

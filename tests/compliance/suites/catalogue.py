@@ -35,10 +35,12 @@ class Suite:
     #: Patterns of test ids that only a full run has, since they take minutes.
     long: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    #: Not with txpool in the driver's place, but over the ENGINE txpool.django.
+    through_engine: bool = False
 
     @property
     def id(self) -> str:
-        return f"{self.name}-{self.driver}"
+        return f"{self.name}-{self.driver}{'-engine' if self.through_engine else ''}"
 
     @property
     def chosen(self) -> tuple[str, ...]:
@@ -114,10 +116,11 @@ def _sqlalchemy(driver: str, *more: str) -> Suite:
     )
 
 
-def _django(driver: str) -> Suite:
+def _django(driver: str, *, through_engine: bool = False) -> Suite:
     return Suite(
         name="django",
         driver=driver,
+        through_engine=through_engine,
         folder=lambda cache: sdist("django", cache),
         tests=("backends", "transactions", "transaction_hooks", "select_for_update", "multiple_database"),
         more=("schema", "migrations", "introspection", "queries", "bulk_create", "delete", "servers", "test_utils"),
@@ -137,4 +140,7 @@ SUITES: Final = (
     _sqlalchemy("sqlite3", "test/dialect/sqlite"),
     _django("psycopg"),
     _django("sqlite3"),
+    _django("psycopg", through_engine=True),
+    _django("sqlite3", through_engine=True),
+    _django("mysqlclient", through_engine=True),
 )

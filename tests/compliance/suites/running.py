@@ -10,14 +10,17 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg import sql
 
 from tests.compliance.suites.catalogue import FULL, INSIDE, Suite
+from tests.support.mysql import MySQLServer
 from tests.support.repository import ROOT
 from txpool.demo.server import EmbeddedPostgres
+
+Server: TypeAlias = EmbeddedPostgres | MySQLServer
 
 #: How long one test of a suite may take, and a whole suite, in seconds.
 _TEST_SECONDS = 300 if FULL else 20
@@ -37,7 +40,7 @@ class Sides:
     handle: Outcomes
 
 
-def run(suite: Suite, folder: Path, servers: Mapping[str, EmbeddedPostgres], place: Path) -> Sides:
+def run(suite: Suite, folder: Path, servers: Mapping[str, Server], place: Path) -> Sides:
     """Run both sides at the same time, each on a server of its own, since a server lists what all have prepared.
 
     `place` is an empty folder. AssertionError where a side did not end.
@@ -47,8 +50,8 @@ def run(suite: Suite, folder: Path, servers: Mapping[str, EmbeddedPostgres], pla
     return Sides(bare, handle)
 
 
-def _run(suite: Suite, folder: Path, server: EmbeddedPostgres, place: Path, side: str) -> Outcomes:
-    name = f"{suite.name}_{side}"
+def _run(suite: Suite, folder: Path, server: Server, place: Path, side: str) -> Outcomes:
+    name = f"{suite.name}_{side}{'_engine' if suite.through_engine else ''}"
     databases = [name, f"{name}_other"]
     _create(server, databases, ("test_schema", "test_schema_2") if suite.name == "sqlalchemy" else ())
     own = place / side
@@ -56,16 +59,19 @@ def _run(suite: Suite, folder: Path, server: EmbeddedPostgres, place: Path, side
     file = own / f"{suite.name}.db"
     written = place / f"{side}.json"
     settings: dict[str, Any] = {
-        "handle": side == "handle",
+        "handle": side == "handle" and not suite.through_engine,
         "left_out": suite.not_run,
         "seconds": _TEST_SECONDS,
         "outcomes": str(written),
-        "psycopg": server.dsn(name),
+        "psycopg": "" if isinstance(server, MySQLServer) else server.dsn(name),
         "sqlite3": str(file),
     }
     command = [sys.executable, "-s"]
     if suite.name == "django":
-        settings["database"] = _django_database(suite.driver, server, name, file)
+        if side == "handle" and suite.through_engine:
+            settings["database"] = _engine_database(suite.driver, server, name, file)
+        else:
+            settings["database"] = _django_database(suite.driver, server, name, file)
         command += [str(folder / "tests" / "runtests.py"), "--settings=txpool_django", "--parallel=1"]
         command += ["--keepdb", "--noinput", *suite.chosen]
     else:
@@ -80,8 +86,9 @@ def _run(suite: Suite, folder: Path, server: EmbeddedPostgres, place: Path, side
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "PSYCOPG_TEST_DSN": server.dsn(name),
+        "PSYCOPG_TEST_DSN": str(settings["psycopg"]),
         "TXPOOL_SUITE": json.dumps(settings),
+        "TXPOOL_SUITE_PASSWORD": server.password,
     }
     log = place / f"{side}.log"
     with log.open("wb") as output:
@@ -99,7 +106,11 @@ def _run(suite: Suite, folder: Path, server: EmbeddedPostgres, place: Path, side
     return {test: (outcome, how) for test, (outcome, how) in json.loads(written.read_text()).items()}
 
 
-def _create(server: EmbeddedPostgres, databases: list[str], schemas: tuple[str, ...]) -> None:
+def _create(server: Server, databases: list[str], schemas: tuple[str, ...]) -> None:
+    if isinstance(server, MySQLServer):
+        for database in databases:
+            server.execute(f"drop database if exists {database}", f"create database {database} charset utf8mb4")
+        return
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
         for database in databases:
             connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(database)))
@@ -109,14 +120,29 @@ def _create(server: EmbeddedPostgres, databases: list[str], schemas: tuple[str, 
             connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
 
 
-def _django_database(driver: str, server: EmbeddedPostgres, name: str, file: Path) -> dict[str, Any]:
+def _django_database(driver: str, server: Server, name: str, file: Path) -> dict[str, Any]:
     if driver == "sqlite3":
         return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(file)}
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": f"django.db.backends.{'postgresql' if driver == 'psycopg' else 'mysql'}",
         "NAME": name,
         "USER": server.user,
         "PASSWORD": server.password,
         "HOST": "127.0.0.1",
         "PORT": server.port,
     }
+
+
+def _engine_database(driver: str, server: Server, name: str, file: Path) -> dict[str, Any]:
+    """The same over datasources, whose files, and the coordinator's, lie beside the file.
+
+    Of SQLite's files only one can be in a transaction: the other alias has Django's own engine.
+    """
+    (file.parent / "txpool.properties").write_text("node.name = suite\nlog.url = sqlite:///txlog\nlog.create = true\n")
+    for each in (name,) if driver == "sqlite3" else (name, f"{name}_other"):
+        if driver == "sqlite3":
+            where = f"mode = local\nurl = sqlite:///{file.with_name(each)}.db"
+        else:
+            where = f"url = {server.url(each)}\npassword = ${{env:TXPOOL_SUITE_PASSWORD}}"
+        (file.parent / f"{each}.properties").write_text(f"driver = {driver}\npool.max-size = 40\n{where}\n")
+    return {"ENGINE": "txpool.django", "NAME": str(file.with_name(name)), "SUFFIX": ".properties"}

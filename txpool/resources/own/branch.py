@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 
 from txpool.errors import OperationalError, TransactionRolledBack, described
-from txpool.resources.awaited import finished
 from txpool.resources.base import (
     BranchOutcome,
     BranchRecord,
@@ -17,6 +16,7 @@ from txpool.resources.base import (
     Role,
 )
 from txpool.resources.blocking import BlockingBranch
+from txpool.resources.own.awaited import finished
 from txpool.resources.own.resource import Resource, Work
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid, make_xid, parse

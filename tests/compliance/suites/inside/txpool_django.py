@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import unittest
+from pathlib import Path
 from typing import Any
 
 import txpool_outcomes
@@ -14,9 +15,20 @@ _DATABASE: dict[str, Any] = json.loads(os.environ["TXPOOL_SUITE"])["database"]
 
 
 def _named(name: str) -> dict[str, Any]:
-    return _DATABASE | {"NAME": _DATABASE["NAME"] + name, "TEST": {"NAME": _DATABASE["NAME"] + name}}
+    settings = {key: value for key, value in _DATABASE.items() if key != "SUFFIX"}
+    named = settings["NAME"] + name
+    if "SUFFIX" not in _DATABASE:
+        return settings | {"NAME": named, "TEST": {"NAME": named}}
+    # The database of the datasource: of SQLite, the file beside the datasource's.
+    source = Path(f"{named}{_DATABASE['SUFFIX']}")
+    if name and not source.exists():
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{named}.db", "TEST": {"NAME": f"{named}.db"}}
+    database = f"{named}.db" if "sqlite3" in source.read_text() else source.stem
+    return settings | {"NAME": str(source), "TEST": {"NAME": database}}
 
 
+if "SUFFIX" in _DATABASE:
+    TXPOOL_CONF = Path(_DATABASE["NAME"]).with_name("txpool.properties")
 DATABASES = {"default": _named(""), "other": _named("_other")}
 SECRET_KEY = "of tests"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -1,0 +1,136 @@
+"""PostgreSQL and MariaDB in one block of Django's, over each driver: what each server's own client reads."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import DatabaseError, DataError, IntegrityError, connection, connections, transaction
+from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
+
+import txpool
+from tests.integration.django.conftest import Shop
+from tests.support.recovery_site import Site
+from txpool import failpoints
+
+if TYPE_CHECKING:
+    from tests.support.mysql import MySQLServer, RequireDriver
+
+PASSWORD = "TXPOOL_TEST_DJANGO_MARIADB"
+
+
+@pytest.fixture(params=["pymysql", "mysqlclient"])
+def mixed(
+    request: pytest.FixtureRequest,
+    site: Site,
+    mariadb: MySQLServer,
+    make_shop: Callable[..., Shop],
+    require_driver: RequireDriver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Shop:
+    require_driver(request.param)
+    monkeypatch.setenv(PASSWORD, mariadb.password)
+    mariadb.execute("drop database if exists shop", "create database shop")
+    site.write("shop", f"driver = {request.param}\nurl = {mariadb.url('shop')}\npassword = ${{env:{PASSWORD}}}")
+    names = {"one": "default", "shop": "shop"}
+    return make_shop(names, shop=lambda query: mariadb.execute(query, database="shop"))
+
+
+def test_both_or_none(mixed: Shop, mariadb: MySQLServer) -> None:
+    with transaction.atomic("shop"):
+        mixed.add(1)
+        assert mixed.all_numbers == [[], []]
+    assert mixed.all_numbers == [[1], [1]]
+    with pytest.raises(ZeroDivisionError), transaction.atomic(), transaction.atomic("shop"):
+        mixed.add(2)
+        raise ZeroDivisionError
+    failpoints.arm("coordinator.prepared")
+    with pytest.raises(txpool.TransactionRolledBack), transaction.atomic():
+        mixed.add(3)
+    assert mixed.all_numbers == [[1], [1]]
+    assert mariadb.execute("xa recover") == []
+
+
+def test_a_later_block_is_undone_alone(mixed: Shop) -> None:
+    with transaction.atomic():
+        mixed.add(1)
+        with pytest.raises(IntegrityError), transaction.atomic("shop"):
+            mixed.add(2, "shop")
+            mixed.add(1, "shop")
+        mixed.add(3, "shop")
+    assert mixed.all_numbers == [[1], [1, 3]]
+
+
+def test_rows_that_an_update_does_not_change_are_counted(mixed: Shop) -> None:
+    mixed.add(1, "shop")
+    orders = mixed.models[0].objects.using("shop")
+    assert orders.update(number=1) == 1
+    with transaction.atomic("shop"):
+        assert orders.update(number=1) == 1
+        orders.get().save()
+    assert mixed.numbers("shop") == [1]
+
+
+def test_a_cursor_from_outside_does_not_leave_work_uncommitted(mixed: Shop) -> None:
+    with connections["shop"].cursor() as cursor:
+        with transaction.atomic():
+            with pytest.raises(DatabaseError, match="is closed where that begins"):
+                cursor.execute("insert into shop_order (number) values (1)")
+            mixed.add(2, "default")
+        cursor.execute("insert into shop_order (number) values (3)")
+        assert mixed.all_numbers == [[2], [3]]
+
+
+def test_values_are_djangos(mixed: Shop) -> None:
+    from shop.models import Value
+
+    moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=datetime.UTC)
+    with connections["shop"].schema_editor() as editor:
+        editor.create_model(Value)
+    values: dict[str, Any] = {"at": datetime.time(1, 2), "moment": moment, "amount": "1.50", "data": {"a": [1]}}
+    values["small"] = 3
+    with transaction.atomic("shop"):
+        Value.objects.using("shop").create(**values)
+        with pytest.raises((IntegrityError, DataError)), transaction.atomic("shop"):
+            Value.objects.using("shop").create(**values | {"small": -1})
+    found = Value.objects.using("shop").annotate(now=Now()).get()
+    assert (found.at, found.moment, str(found.amount), found.data) == (datetime.time(1, 2), moment, "1.50", {"a": [1]})
+    assert found.now.tzinfo is not None
+
+
+def test_a_change_of_the_schema_is_refused_inside(mixed: Shop) -> None:
+    with transaction.atomic("shop"):
+        mixed.add(1, "shop")
+        with pytest.raises(Exception, match=r"(?i)create table|XAER_RMFAIL|implicit"):
+            connections["shop"].cursor().execute("create table other (id int)")
+        transaction.set_rollback(True, using="shop")
+    assert mixed.numbers("shop") == []
+
+
+def test_it_reads_what_others_commit(mixed: Shop, mariadb: MySQLServer) -> None:
+    with transaction.atomic("shop"):
+        assert not mixed.models[0].objects.using("shop").exists()
+        mariadb.execute("insert into shop_order (number) values (7)", database="shop")
+        assert mixed.models[0].objects.using("shop").exists()
+
+
+def test_queries_are_logged(mixed: Shop) -> None:
+    with CaptureQueriesContext(connections["shop"]) as queries, transaction.atomic("shop"):
+        mixed.add(1, "shop")
+    assert [each["sql"].split()[0] for each in queries] == ["BEGIN", "INSERT", "COMMIT"]
+    assert "1" in queries[1]["sql"]
+    assert connection.vendor == "postgresql"
+
+
+def test_a_session_that_counts_otherwise_is_refused(mixed: Shop) -> None:
+    with transaction.atomic():
+        txpool.connect(mixed.folder / "shop.properties").cursor().execute("select 1")
+        with pytest.raises(transaction.TransactionManagementError, match=r"driver\.client_flag = 2"):
+            mixed.add(1, "shop")
+    with transaction.atomic():
+        mixed.add(1, "shop")
+        txpool.connect(mixed.folder / "shop.properties").cursor().execute("update shop_order set number = 2")
+    assert mixed.numbers("shop") == [2]

@@ -1,0 +1,1 @@
+"""Django's database backend, `ENGINE = "txpool.django"`: see `txpool.django.base`."""

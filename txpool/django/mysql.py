@@ -1,0 +1,115 @@
+"""MariaDB and MySQL, over PyMySQL or mysqlclient."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from django.db.transaction import TransactionManagementError
+
+from txpool.django.wrapper import Transactional
+
+_FOUND_ROWS = 2
+
+
+@cache
+def wrapper_over(driver: str) -> Any:
+    """The class of connections over that driver."""
+    module = import_module("pymysql" if driver == "pymysql" else "MySQLdb")
+    if find_spec("MySQLdb") is None:
+        module.install_as_MySQLdb()  # whose constants Django takes
+    from django.db.backends.mysql import base
+    from django.db.backends.mysql.operations import DatabaseOperations
+
+    class Operations(DatabaseOperations):
+        """Django's, where the driver may have read a TIME as an interval."""
+
+        def get_db_converters(self, expression: Any) -> list[Any]:
+            converters: list[Any] = super().get_db_converters(expression)
+            if expression.output_field.get_internal_type() == "TimeField":
+                converters.append(_time_of)
+            return converters
+
+        def execute_sql_flush(self, sql_list: list[str]) -> None:
+            # Outside of a transaction, which TRUNCATE would commit: MariaDB refuses that within XA.
+            with self.connection.cursor() as cursor:
+                for statement in sql_list:
+                    cursor.execute(statement)
+
+        def last_executed_query(self, cursor: Any, sql: Any, params: Any) -> Any:
+            executed = getattr(cursor.cursor.raw, "_executed", None)  # which both drivers have
+            return executed.decode(errors="replace") if isinstance(executed, bytes | bytearray) else executed
+
+    class Cursor(base.CursorWrapper):
+        """Django's, over the cursor of either driver."""
+
+        alias: Any
+        inside: bool
+
+        def execute(self, query: Any, args: Any = None) -> Any:
+            with self._integrity():
+                return self.cursor.execute(query, args)
+
+        def executemany(self, query: Any, args: Any) -> Any:
+            with self._integrity():
+                return self.cursor.executemany(query, args)
+
+        @contextmanager
+        def _integrity(self) -> Iterator[None]:
+            self.alias.require_session(inside=self.inside)
+            try:
+                yield
+            except module.OperationalError as error:
+                if error.args[0] in self.codes_for_integrityerror:
+                    raise module.IntegrityError(*error.args) from error
+                raise
+
+    class DatabaseWrapper(Transactional, base.DatabaseWrapper):
+        """The connection of an alias over MariaDB or MySQL."""
+
+        Database = module
+        ops_class = Operations
+        no_database = "information_schema"
+        # Django counts rows that an UPDATE finds, also if it does not change them; and it reads what others commit.
+        session_defaults = {  # noqa: RUF012
+            "driver_client_flag": str(_FOUND_ROWS),
+            "driver_charset": "utf8mb4",
+            "transaction_isolation": "read-committed",
+        }
+        isolation_level = None
+
+        def get_connection_params(self) -> dict[str, Any]:
+            return {}
+
+        def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+            connection: Any = self.datasource.connect()
+            enlistment = connection.enlistment
+            if enlistment is not None and enlistment.datasource is not self.datasource:
+                flags = enlistment.datasource.settings.driver_options.get("client_flag", "0")
+                if not int(flags) & _FOUND_ROWS:
+                    connection.close()
+                    raise TransactionManagementError(
+                        f"alias {self.alias!r}: a connection of txpool.connect() has begun to work in this transaction "
+                        "before the alias, and its session counts rows otherwise than Django. Nothing was done. Work "
+                        f"with the alias first, or write driver.client_flag = {_FOUND_ROWS} into the datasource's file."
+                    )
+            return connection
+
+        def create_cursor(self, name: str | None = None) -> Any:
+            cursor = Cursor(self.connection.cursor())
+            cursor.alias, cursor.inside = self, self._inside
+            return cursor
+
+    DatabaseWrapper.__qualname__ = "DatabaseWrapper"
+    return DatabaseWrapper
+
+
+def _time_of(value: Any, expression: Any, connection: Any) -> Any:
+    if isinstance(value, datetime.timedelta):
+        return (datetime.datetime.min + value).time()
+    return value

@@ -56,6 +56,7 @@ from txpool.errors import (
     TransactionTimeout,
     Warning,  # noqa: A004 - the name is PEP 249's
 )
+from txpool.outbox import Outbox, once
 from txpool.pool import PoolListener, PoolStatistics
 from txpool.tm import manager as _manager
 from txpool.tm.ambient import current
@@ -118,6 +119,7 @@ __all__ = [
     "LogUnknown",
     "NotSupportedError",
     "OperationalError",
+    "Outbox",
     "OutsideTransactionWarning",
     "PoolClosed",
     "PoolListener",
@@ -144,6 +146,7 @@ __all__ = [
     "connect",
     "current",
     "observe",
+    "once",
     "paramstyle",
     "register",
     "resume",

@@ -49,6 +49,7 @@ class MySQL(Database):
     waits_in_loop = True
     writes_rows = True
     lock_holders = "txpool.resources.mysql.lock_holders:MySQLLockHolders"
+    outbox = "txpool.resources.mysql.outbox:MySQLOutbox"
 
     def url_parameters(self) -> Collection[str]:
         from txpool.resources.mysql.address import OF_A_LOG, PARAMETERS

@@ -1,0 +1,7 @@
+"""The outbox: messages that a transaction sends, and a relay delivers; and once(), for those who receive them."""
+
+from txpool.outbox.message import Message
+from txpool.outbox.once import once
+from txpool.outbox.outbox import Outbox, OutboxState, ParkedMessage
+
+__all__ = ["Message", "Outbox", "OutboxState", "ParkedMessage", "once"]

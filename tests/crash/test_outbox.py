@@ -1,4 +1,4 @@
-"""Who sends, the relay and who receives are killed: no message is lost, none is applied twice, each key keeps its order.
+"""Senders, relays and receivers are killed: no message is lost, none is applied twice, each key keeps its order.
 
 By default 2,000 messages and 6 kills, chosen by a seed (TXPOOL_CRASH_SEED); with TXPOOL_CRASH_FULL=1, 100,000 and 20.
 """
@@ -47,7 +47,7 @@ while number < messages:
         time.sleep(0.02)
 """
 )
-#: Half of the keys are applied within the delivery's own transaction; the others go into a queue that is not part of it.
+#: Half of the keys are applied within the delivery's own transaction; the others go into a queue outside of it.
 RELAY = (
     _BEGIN
     + """
@@ -183,7 +183,8 @@ def deliver(message):
 print(outbox.relay(deliver).deliver_all())
 """
 )
-#: The second time, since the first is of the transaction that counts the delivery.
+#: The points, and how many messages are delivered there. The third transaction is the first delivery: it comes behind
+#: those that look for messages and count the delivery, which have one database.
 POINTS = {
     "coordinator.begin@3": 0,
     "coordinator.preparing": 0,
@@ -199,7 +200,7 @@ POINTS = {
 
 def test_a_relay_is_killed_at_each_point_of_a_delivery(work: Work, evidence: Evidence) -> None:
     """The next relay ends first what that has left prepared: so the order of the key stays."""
-    for point in POINTS:
+    for point, applied in POINTS.items():
         name, _, nth = point.partition("@")
         with psycopg.connect(work.site.databases.dsn("two"), autocommit=True) as connection:
             connection.execute("truncate applied")
@@ -211,6 +212,6 @@ def test_a_relay_is_killed_at_each_point_of_a_delivery(work: Work, evidence: Evi
         work.start("relay", APPLY_ALL)
         _, output, errors = work.ended("relay")
         assert work.applied() == [0, 1, 2, 3], f"{point}: {errors}"
-        assert int(output) == 4 - POINTS[point], point
+        assert int(output) == 4 - applied, point
         assert work.site.databases.prepared() == []
     evidence.add(Count.KILLS, len(POINTS))

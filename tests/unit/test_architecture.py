@@ -37,6 +37,7 @@ FLOORS = (
     ("txpool", "txpool.engine", "txpool.web"),
     ("txpool.aio",),
     ("txpool.control", "txpool.resource", "txpool.waits"),
+    ("txpool.outbox",),
     ("txpool.idempotency",),
     ("txpool.datasource",),
     ("txpool.resources.jdbc",),

@@ -27,8 +27,8 @@ outboxes = typer.Typer(
     no_args_is_help=True,
     help="Deliver the messages of a datasource's outbox, and see what is in it.",
     epilog=escape(
-        'JSON of list: {"datasource": text, "waiting": number, "oldest": seconds or null, "parked": number, "messages": '
-        '[{"id": text, "key": text or null, "attempts": number, "error": text or null}, ...]}'
+        'JSON of list: {"datasource": text, "waiting": number, "oldest": seconds or null, "parked": number, '
+        '"messages": [{"id": text, "key": text or null, "attempts": number, "error": text or null}, ...]}'
     ),
 )
 

@@ -11,7 +11,8 @@ import txpool
 from tests.integration.outbox.conftest import Place
 from tests.support.waiting import SECONDS
 from txpool import Outbox, TransactionInDoubt
-from txpool.outbox import Message, relay as relays
+from txpool.outbox import Message
+from txpool.outbox import relay as relays
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +60,8 @@ def test_a_message_that_fails_is_parked_with_its_count(place: Place) -> None:
     assert (parked.id, parked.key, parked.attempts, parked.error) == (ids[1], "a", 3, "ValueError: bad is refused")
     state = outbox.state()
     assert (state.waiting, state.parked) == (1, 1)
-    assert state.oldest is not None and state.oldest < SECONDS
+    assert state.oldest is not None
+    assert state.oldest < SECONDS
     assert outbox.retry("unknown") == 0
     assert outbox.retry(ids[1]) == 1
     assert exhausted(outbox, failing(place), 1) == 2

@@ -104,7 +104,10 @@ def test_of_one_key_transactions_send_one_after_another(place: Place) -> None:
             sent.set()
             go_on.wait(SECONDS)
 
-    threads = [threading.Thread(target=first), threading.Thread(target=place.send, args=["second"], kwargs={"key": "a"})]
+    threads = [
+        threading.Thread(target=first),
+        threading.Thread(target=place.send, args=["second"], kwargs={"key": "a"}),
+    ]
     threads[0].start()
     assert sent.wait(SECONDS)
     threads[1].start()
@@ -120,7 +123,9 @@ def test_of_one_key_transactions_send_one_after_another(place: Place) -> None:
 def test_a_lock_that_is_gone_is_an_error(place: Place) -> None:
     if place.kind == "sqlite":
         pytest.skip("it has no locks")
-    place.sql("orders", f"delete from {'txpool_spark.outbox_locks' if place.kind == 'postgresql' else 'txpool_outbox_locks'}")
+    place.sql(
+        "orders", f"delete from {'txpool_spark.outbox_locks' if place.kind == 'postgresql' else 'txpool_outbox_locks'}"
+    )
     with txpool.transaction(), pytest.raises(ProgrammingError, match="of the outbox is gone, and nothing was sent"):
         place.outbox.send("x", key="a")
     place.outbox.create()
@@ -148,7 +153,10 @@ def test_beside_data_in_another_database(place: Place) -> None:
 
 
 def test_a_database_without_an_outbox(tmp_path: Any) -> None:
-    with DataSource(
-        name="h2", driver="jdbc", url=f"jdbc:h2:{tmp_path}/x", jdbc_driver_class="org.h2.Driver", mode="local"
-    ) as source, pytest.raises(NotSupportedError, match="h2 .* has no outbox"):
+    with (
+        DataSource(
+            name="h2", driver="jdbc", url=f"jdbc:h2:{tmp_path}/x", jdbc_driver_class="org.h2.Driver", mode="local"
+        ) as source,
+        pytest.raises(NotSupportedError, match=r"h2 .* has no outbox"),
+    ):
         Outbox(source)

@@ -46,7 +46,6 @@ class MySQLRecords(RecordsTable):
 
     table = _NAME
     parameter = "%s"
-    ago = "current_timestamp(6) - interval %s microsecond"
 
     def __init__(self) -> None:
         #: The datasources in which this process has found the table, or created it.
@@ -121,9 +120,10 @@ class MySQLRecords(RecordsTable):
         return None if earlier is None else earlier.partitions
 
     def forget(self, cursor: SqlCursor, target: str, seconds: float) -> None:
-        statement = f"delete from {{table}} where target = %s and made_at < {self.ago}"
         cursor.execute(
-            statement.format(table=f"{database_of(cursor)}.{_NAME}"), [target.encode(), int(seconds * 1_000_000)]
+            f"delete from {database_of(cursor)}.{_NAME} "
+            "where target = %s and made_at < current_timestamp(6) - interval %s microsecond",
+            [target.encode(), int(seconds * 1_000_000)],
         )
 
     def _execute(self, cursor: SqlCursor, statement: str, values: list[Any], *, key: int = 0) -> Any:

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from txpool import DataSource, Outbox, configure
 from txpool.errors import ConfigurationError, Error, OperationalError, described
@@ -91,14 +89,12 @@ def list_messages(
     if as_json:
         typer.echo(json.dumps(asdict(state) | {"messages": [asdict(each) for each in parked]}, indent=2))
         return
-    console = Console(highlight=False, markup=False, emoji=False)
     since = "" if state.oldest is None else f", the oldest for {state.oldest:.0f} s"
-    console.print(f"{state.datasource}: {state.waiting} waiting{since}; {state.parked} parked", soft_wrap=True)
-    if parked:
-        table = Table("parked", "key", "attempts", "error", box=SIMPLE_HEAD)
-        for each in parked:
-            table.add_row(each.id, each.key or "", str(each.attempts), each.error or "")
-        console.print(table)
+    typer.echo(f"{state.datasource}: {state.waiting} waiting{since}; {state.parked} parked")
+    for each in parked:
+        key = "no key" if each.key is None else f"key {each.key}"
+        error = " ".join((each.error or "").split())
+        typer.echo(f"parked: {each.id}, {key}, {each.attempts} attempts: {error}")
 
 
 @outboxes.command()

@@ -3,5 +3,6 @@
 from txpool.outbox.message import Message
 from txpool.outbox.once import once
 from txpool.outbox.outbox import Outbox, OutboxState, ParkedMessage
+from txpool.outbox.relay import Relay
 
-__all__ = ["Message", "Outbox", "OutboxState", "ParkedMessage", "once"]
+__all__ = ["Message", "Outbox", "OutboxState", "ParkedMessage", "Relay", "once"]

@@ -58,6 +58,7 @@ from txpool.errors import (
     TransactionTimeout,
     Warning,  # noqa: A004 - the name is PEP 249's
 )
+from txpool.outbox import Outbox, once
 from txpool.pool import PoolListener, PoolStatistics
 from txpool.tm import manager as _manager
 from txpool.tm.ambient import current
@@ -121,6 +122,7 @@ __all__ = [
     "LogUnknown",
     "NotSupportedError",
     "OperationalError",
+    "Outbox",
     "OutsideTransactionWarning",
     "PoolClosed",
     "PoolListener",
@@ -149,6 +151,7 @@ __all__ = [
     "create_engine",
     "current",
     "observe",
+    "once",
     "paramstyle",
     "register",
     "resume",

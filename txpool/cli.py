@@ -1,4 +1,4 @@
-"""The command `txpool`: the demo, and the check of a configuration, and the pools of running processes."""
+"""The command `txpool`: the demo, the check of a configuration, outboxes, the pools of running processes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from txpool.commands.options import Version
+from txpool.commands.outbox import outboxes
 from txpool.commands.pool import pools
 from txpool.config.secrets import show_warnings_plainly
 from txpool.errors import ConfigurationError
@@ -27,6 +28,7 @@ app = typer.Typer(
     epilog="Exit codes: " + ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in TxpoolExitCode),
 )
 app.command()(init)
+app.add_typer(outboxes, name="outbox")
 app.add_typer(pools, name="pool")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from txpool.datasource import Source, find_source
 from txpool.errors import ConfigurationError
+from txpool.process.durable import create_file, generation_in, identity_in, sync
 from txpool.resources.base import (
     Branch,
     BranchOutcome,
@@ -30,7 +31,6 @@ from txpool.resources.driver.dialect import Dialect
 from txpool.resources.driver.driver import Driver
 from txpool.resources.driver.local import LocalTransaction
 from txpool.resources.driver.marks import Marks
-from txpool.resources.durable import create_file, generation_in, identity_in, sync
 from txpool.resources.manager import PhaseTwo, ResourceManager
 from txpool.resources.own.manager import OwnResources
 from txpool.resources.own.resource import Resource, Work

@@ -172,7 +172,7 @@ _GROUP = "txpool.log.sqlite.group:GroupCommit."
 MUTATIONS = {
     "no fsync": (Edit(_FOLDER + "_make_durable", "= FULL", "= OFF"), by_crashes),
     "no fsync of a commit": (Edit(_FOLDER + "_make_durable", "= FULL", "= NORMAL"), by_crashes),
-    "no fsync of directories": (Edit("txpool.resources.durable:sync", "os.fsync(descriptor)", "pass"), by_crashes),
+    "no fsync of directories": (Edit("txpool.process.durable:sync", "os.fsync(descriptor)", "pass"), by_crashes),
     "no fsync of the directory above": (
         Edit(_FOLDER + "LogFolder.create", "sync(self.path, self.path.parent)", "sync(self.path)"),
         by_crashes,

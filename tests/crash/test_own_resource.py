@@ -197,7 +197,7 @@ def test_23_who_meets_an_end_that_was_never_synced_makes_it_durable(commits: boo
     assert ((outbox.hidden / "a").exists(), (outbox.path / "a").exists()) == (False, commits)
 
 
-_DURABLE = "txpool.resources.durable:"
+_DURABLE = "txpool.process.durable:"
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ FLOORS = (
     ("txpool.engine",),
     ("txpool.aio",),
     ("txpool.control", "txpool.resource", "txpool.waits"),
+    ("txpool.outbox",),
     ("txpool.idempotency",),
     ("txpool.datasource",),
     ("txpool.resources.jdbc",),

@@ -15,5 +15,5 @@ class TxpoolExitCode(IntEnum):
     UNREACHABLE = 5  #: a database could not be connected to
     REFUSED = 6  #: a pool has refused it; nothing was done to that pool
     WARNING = 20  #: nothing is wrong, and there are warnings
-    NOT_FOUND = 21  #: no running process has such a pool
+    NOT_FOUND = 21  #: no running process has such a pool; no such message is parked
     UNKNOWN = 22  #: a process has not answered in time: whether it does what it was asked is unknown

@@ -94,6 +94,8 @@ class ResourceManager(ABC):
     #: `module:Class` of the LockHolders, which is made of a datasource's settings and driver; None if its server
     #: does not show which statement waits for which branch.
     lock_holders: str | None = None
+    #: `module:Class` of the OutboxTable; None if it has no outbox.
+    outbox: str | None = None
 
     @property
     def records(self) -> RecordsTable | None:

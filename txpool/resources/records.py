@@ -63,6 +63,8 @@ class RecordsTable(ABC):
     table: str
     #: A parameter's placeholder in SQL.
     parameter: str
+    #: SQL for the time that was so many seconds before, which are a parameter.
+    ago: str
 
     @abstractmethod
     def create(self, source: DataSource, cursor: SqlCursor) -> None:
@@ -104,6 +106,10 @@ class RecordsTable(ABC):
         self._execute(cursor, _KEEP, [partitions, transaction_id, target])
         earlier = self.read(cursor, transaction_id, target)
         return None if earlier is None else earlier.partitions
+
+    def forget(self, cursor: SqlCursor, target: str, seconds: float) -> None:
+        """Delete the records of a target that were made before so many seconds."""
+        self._execute(cursor, f"delete from {{table}} where target = ? and made_at < {self.ago}", [target, seconds])
 
     def _execute(self, cursor: SqlCursor, statement: str, values: list[Any]) -> Any:
         return cursor.execute(self._statement(statement), values)

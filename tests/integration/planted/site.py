@@ -65,6 +65,12 @@ for name in ("one", "marked"):
                 write(name)
         except txpool.AlreadyDone:
             pass
+outbox = txpool.Outbox("one.properties")
+outbox.create()
+with txpool.transaction():
+    outbox.send("told", key="k")
+outbox.relay(lambda message: txpool.once(message.id, "one.properties")).deliver_all()
+outbox.state(), outbox.parked(), outbox.retry()
 with txpool.transaction(isolation="serializable"):
     write("one", "marked")
 with txpool.transaction():

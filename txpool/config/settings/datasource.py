@@ -66,6 +66,11 @@ class DataSourceSettings:
     cmr_table: str
     cmr_immediate_cleanup: bool
     cmr_batch_size: int
+    outbox_deliver: str | None
+    outbox_attempts: int
+    outbox_poll: float
+    outbox_skip_parked: bool
+    once_keep: float | None
     xa_evidence: str
     xa_evidence_table: str
     prepared_owners: tuple[str, ...]
@@ -128,7 +133,7 @@ class DataSourceSettings:
         settings = cls(**fields, driver_options=passed, properties=values, issuer=issuer)
         if settings.driver is not None and names_code(settings.driver) and not sent:
             settings._require_own_file("driver")  # before its module is imported
-        for key in jdbc.CODE_KEYS if not sent else ():
+        for key in (*jdbc.CODE_KEYS, "outbox.deliver") if not sent else ():
             if key in values:
                 settings._require_own_file(key)
         settings._check(prefix)

@@ -14,7 +14,7 @@ from txpool.log.formats import FORMAT, require
 from txpool.log.sqlite import registry
 from txpool.log.sqlite.owner import is_there, require_own, require_safe_place
 from txpool.log.sqlite.wal import damaged
-from txpool.resources.durable import sync
+from txpool.process.durable import sync
 
 _BUSY_TIMEOUT = 10.0  # seconds that a writer waits for another process of its node
 _RESERVE_BYTES = 256 * 1024  # the reserve's size; it is deleted when the disk is full, so that forgetting has room

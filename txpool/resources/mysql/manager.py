@@ -49,6 +49,7 @@ class MySQL(Database):
     waits_in_loop = True
     writes_rows = True
     lock_holders = "txpool.resources.mysql.branches.lock_holders:MySQLLockHolders"
+    outbox = "txpool.resources.mysql.tables.outbox:MySQLOutbox"
 
     def url_parameters(self) -> Collection[str]:
         from txpool.resources.mysql.session.address import OF_A_LOG, PARAMETERS

@@ -84,6 +84,7 @@ class PostgreSQL(Database):
     )
     sqlalchemy = SQLAlchemyPart("postgresql+psycopg://", _with_adapters)
     lock_holders = "txpool.resources.postgresql.branches.lock_holders:PostgreSQLLockHolders"
+    outbox = "txpool.resources.postgresql.tables.outbox:PostgreSQLOutbox"
     writes_rows = True
     waits_in_loop = True
 

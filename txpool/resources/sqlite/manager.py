@@ -36,6 +36,7 @@ class SQLite(Database):
         why_no_tasks="is a file with one writer, which Spark's tasks cannot share",
     )
     sqlalchemy = SQLAlchemyPart("sqlite+pysqlite://")
+    outbox = "txpool.resources.sqlite.outbox:SQLiteOutbox"
 
     def check(self, settings: DataSourceSettings) -> None:
         values = settings.properties

@@ -27,6 +27,7 @@ class SQLiteRecords(RecordsTable):
 
     table = "main.txpool_spark_writes"
     parameter = "?"
+    ago = "datetime('now', '-' || ? || ' seconds')"
 
     def create(self, source: DataSource, cursor: SqlCursor) -> None:
         # SQLite keeps the text of the statement, and in it the format.

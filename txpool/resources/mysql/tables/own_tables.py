@@ -42,17 +42,17 @@ def create_table(session: Session, name: str, columns: str, *, engine: str = INN
     Errors: OperationalError for a table of that name that is of another engine; NotSupportedError for one that a later
     version has made; the server's own.
     """
-    if not _is_ours(session, name, engine):
+    if not is_ours(session, name, engine):
         try:
             session.run(f"create table if not exists {name} ({columns}) engine = {engine} comment = '{FORMAT}'")
         except Exception as error:
             if code_of(error) in DENIED:
                 error.add_note(f"txpool needs a table {name} there: let this account create tables in its database")
             raise
-        _is_ours(session, name, engine)
+        is_ours(session, name, engine)
 
 
-def _is_ours(session: Session, name: str, engine: str) -> bool:
+def is_ours(session: Session, name: str, engine: str = INNODB) -> bool:
     """Whether the table exists; an error if it is not as `create_table` makes it."""
     rows = session.run(
         "select table_type, engine, table_comment from information_schema.tables "

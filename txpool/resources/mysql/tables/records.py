@@ -65,17 +65,17 @@ class MySQLRecords(RecordsTable):
                 raise
 
     def create(self, source: DataSource, cursor: SqlCursor | None) -> None:
-        with _outside_pool(source) as raw:
+        with outside_pool(source) as raw:
             require_database(raw, source.name)
             raw.session.run("set session transaction read write")  # its transaction may write, whatever the default is
             create_table(raw.session, _NAME, _COLUMNS)
 
     def may_be_prepared(self, source: DataSource) -> bool:
-        with _outside_pool(source) as raw:
+        with outside_pool(source) as raw:
             return bool(xa.listed(raw.session))
 
     def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
-        with _outside_pool(source) as raw:
+        with outside_pool(source) as raw:
             return self.read(source.driver_adapter.cursor_class(raw), transaction_id, target)  # type: ignore[attr-defined]
 
     def insert(self, cursor: SqlCursor, record: list[Any], lock_timeout: int) -> bool | None:
@@ -119,6 +119,13 @@ class MySQLRecords(RecordsTable):
         earlier = self.read(cursor, transaction_id, target)
         return None if earlier is None else earlier.partitions
 
+    def forget(self, cursor: SqlCursor, target: str, seconds: float) -> None:
+        cursor.execute(
+            f"delete from {database_of(cursor)}.{_NAME} "
+            "where target = %s and made_at < current_timestamp(6) - interval %s microsecond",
+            [target.encode(), int(seconds * 1_000_000)],
+        )
+
     def _execute(self, cursor: SqlCursor, statement: str, values: list[Any], *, key: int = 0) -> Any:
         """Execute a statement whose values have the record's key at `key`; returns the cursor."""
         bound = [*values]
@@ -132,7 +139,7 @@ class MySQLRecords(RecordsTable):
 
 
 @contextmanager
-def _outside_pool(source: DataSource) -> Iterator[Any]:
+def outside_pool(source: DataSource) -> Iterator[Any]:
     """A connection in autocommit mode that is not of the pool, whose connections may all be in use by waiters."""
     with closing(source.driver_adapter.connect()) as raw, translated():
         raw.session.run("set autocommit = 1")

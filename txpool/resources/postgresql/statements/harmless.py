@@ -93,6 +93,8 @@ _FIRST_WORD: Final = re.compile(r"[\s(]*([a-z]*)")
 # A text without these has nothing but plain quotes.
 _ODD: Final = re.compile(r"--|/\*|\\|\$[^0-9]")
 _QUOTED: Final = re.compile(r"""'[^']*'|("[^"]*")""")
+# As `qualified` writes them; without its schema an operator has no parenthesis.
+_OPERATOR: Final = re.compile(r"operator\(pg_catalog\.[-+*/<>=~!@#%^&|`]+\)")
 _PLAIN_NAME: Final = re.compile(r'"[\w$]*"')
 
 
@@ -104,6 +106,7 @@ def is_certain(text: str) -> bool:
 
 
 def _is_certain(bare: str) -> bool:
+    bare = _OPERATOR.sub(" ", bare)
     for statement in bare.split(";"):
         if (word := _FIRST_WORD.match(statement)) is not None and statement.strip() and word[1] not in _PLAIN:
             return False

@@ -43,6 +43,7 @@ class PostgreSQLRecords(RecordsTable):
 
     table = f"{SCHEMA}.writes"
     parameter = "%s"
+    ago = "(now() - make_interval(0, 0, 0, 0, 0, 0, ?))"
 
     def __init__(self) -> None:
         #: The datasources whose table this process has checked: it exists, and its owner is trusted.
@@ -62,11 +63,11 @@ class PostgreSQLRecords(RecordsTable):
                 raise
 
     def may_be_prepared(self, source: DataSource) -> bool:
-        with _outside_pool(source) as connection:
+        with outside_pool(source) as connection:
             return bool(connection.cursor().execute(_PREPARED, [f"{PREFIX}:"]).fetchone()[0])
 
     def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
-        with _outside_pool(source) as connection:
+        with outside_pool(source) as connection:
             return self.read(connection.cursor(), transaction_id, target)
 
     def create(self, source: DataSource, cursor: SqlCursor) -> None:
@@ -76,7 +77,7 @@ class PostgreSQLRecords(RecordsTable):
         self._require_ours(source)
 
     def _create(self, source: DataSource) -> None:
-        with _outside_pool(source) as connection:
+        with outside_pool(source) as connection:
             try:
                 self._create_over(connection)
             except MADE_MEANWHILE:  # another process has created it: now that table is checked
@@ -93,7 +94,7 @@ class PostgreSQLRecords(RecordsTable):
             cursor.execute(f"alter table {self.table} add column if not exists batch bigint")
 
     def _require_ours(self, source: DataSource) -> None:
-        with _outside_pool(source) as connection:
+        with outside_pool(source) as connection:
             cursor = connection.cursor()
             require_relations(cursor, self.table)
             _, description = cursor.execute(_DESCRIBED, [self.table]).fetchone()
@@ -132,7 +133,7 @@ def create_table(cursor: SqlCursor, table: str, columns: str) -> None:
 
 
 @contextmanager
-def _outside_pool(source: DataSource) -> Iterator[Any]:
+def outside_pool(source: DataSource) -> Iterator[Any]:
     """A connection in autocommit mode that is not of the pool, whose connections may all be in use by waiters."""
     with closing(source.driver_adapter.connect()) as raw, translated():
         raw.autocommit = True

@@ -1,0 +1,178 @@
+"""A relay delivers each message in its order: what that does in datasources once, all else at least once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import txpool
+from tests.integration.outbox.conftest import Place
+from tests.support.waiting import SECONDS
+from txpool import Outbox, TransactionInDoubt
+from txpool.outbox import Message
+from txpool.outbox import relay as relays
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has failed is tried again without a wait."""
+    monkeypatch.setattr(relays, "_LONGEST_WAIT", 0.0)
+
+
+def failing(place: Place, *bad: str) -> Callable[[Message], None]:
+    def deliver(message: Message) -> None:
+        place.apply(message)
+        if message.payload in bad:
+            raise ValueError(f"{message.payload} is refused")
+
+    return deliver
+
+
+def exhausted(outbox: Outbox, deliver: Callable[[Message], None], times: int) -> int:
+    relay = outbox.relay(deliver)
+    return sum(relay.deliver_all() for _ in range(times))
+
+
+def test_what_it_does_in_datasources_commits_with_the_end_of_the_message(place: Place) -> None:
+    place.send("a1", "a2", key="a")
+    place.send("b1", key="b")
+    assert place.outbox.relay(place.apply).deliver_all() == 3
+    assert (place.applied(), place.left()) == (["a1", "a2", "b1"], 0)
+
+
+def test_a_message_that_fails_is_parked_with_its_count(place: Place) -> None:
+    outbox = Outbox(place.datasource("orders", outbox_attempts=3))
+    ids = place.send("a1", "bad", "a3", key="a")
+    place.send("b1", key="b")
+    place.send("free")
+    seen: list[int] = []
+
+    def deliver(message: Message) -> None:
+        if message.payload == "bad":
+            seen.append(message.attempt)
+        failing(place, "bad")(message)
+
+    assert exhausted(outbox, deliver, 5) == 3
+    assert (seen, place.applied()) == ([1, 2, 3], ["a1", "b1", "free"])
+    ((parked),) = outbox.parked()
+    assert (parked.id, parked.key, parked.attempts, parked.error) == (ids[1], "a", 3, "ValueError: bad is refused")
+    state = outbox.state()
+    assert (state.waiting, state.parked) == (1, 1)
+    assert state.oldest is not None
+    assert state.oldest < SECONDS
+    assert outbox.retry("unknown") == 0
+    assert outbox.retry(ids[1]) == 1
+    assert exhausted(outbox, failing(place), 1) == 2
+    assert (place.applied(), place.left()) == (["a1", "b1", "free", "bad", "a3"], 0)
+
+
+def test_later_ones_of_a_parked_key_go_on_if_that_is_configured(place: Place) -> None:
+    outbox = Outbox(place.datasource("orders", outbox_attempts=1, outbox_skip_parked=True))
+    place.send("a1", "bad", "a3", key="a")
+    assert exhausted(outbox, failing(place, "bad"), 2) == 2
+    assert (place.applied(), outbox.state().parked) == (["a1", "a3"], 1)
+
+
+def test_a_message_that_is_tried_again_holds_up_its_key_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relays, "_LONGEST_WAIT", 3600.0)
+    monkeypatch.setattr(relays.time, "monotonic", lambda: 0.0)
+    place.send("bad", "a2", key="a")
+    place.send("b1", key="b")
+    assert exhausted(place.outbox, failing(place, "bad"), 3) == 1
+    assert (place.applied(), place.outbox.state().waiting) == (["b1"], 2)
+
+
+def test_a_delivery_that_killed_its_relay_counts(place: Place) -> None:
+    """It has rolled back, and nothing of ours ran behind it."""
+    outbox = Outbox(place.datasource("orders", outbox_attempts=2))
+    place.send("deadly", key="a")
+
+    class Killed(BaseException):
+        pass
+
+    def deliver(_: Message) -> None:
+        raise Killed
+
+    for _ in range(2):
+        with pytest.raises(Killed):
+            outbox.relay(deliver).deliver_all()
+    assert outbox.relay(place.apply).deliver_all() == 0
+    assert [(each.attempts, each.error) for each in outbox.parked()] == [(2, "no delivery of it has ended")]
+
+
+def test_two_relays_keep_the_order_of_a_key(place: Place) -> None:
+    place.send("a1", "a2", key="a")
+    place.send("b1", key="b")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(message: Message) -> None:
+        begun.set()
+        go_on.wait(SECONDS)
+        place.apply(message)
+
+    first = threading.Thread(target=place.outbox.relay(slowly).deliver_all)
+    first.start()
+    assert begun.wait(SECONDS)
+    second = Outbox(place.datasource("orders"))
+    assert second.relay(place.apply).deliver_all() == (0 if place.kind == "sqlite" else 1)
+    go_on.set()
+    first.join()
+    assert (place.applied(), place.left()) == (["a1", "a2", "b1"] if place.kind == "sqlite" else ["b1", "a1", "a2"], 0)
+
+
+def test_who_sends_does_not_wait_for_a_delivery(place: Place) -> None:
+    place.send("a1", key="a")
+
+    def deliver(message: Message) -> None:
+        if message.payload == "a1":
+            sender = threading.Thread(target=place.send, args=["a2"], kwargs={"key": "a"})
+            sender.start()
+            sender.join(SECONDS)
+            assert not sender.is_alive()
+        place.apply(message)
+
+    assert place.outbox.relay(deliver).deliver_all() == 2
+    assert place.applied() == ["a1", "a2"]
+
+
+def test_a_delivery_may_send(place: Place) -> None:
+    place.send("first", key="a")
+
+    def deliver(message: Message) -> None:
+        if message.payload == "first":
+            place.outbox.send("second", key="a")
+        place.apply(message)
+
+    assert place.outbox.relay(deliver).deliver_all() == 2
+    assert place.applied() == ["first", "second"]
+
+
+def test_in_doubt_is_no_failure(place: Place) -> None:
+    outbox = Outbox(place.datasource("orders", outbox_attempts=1))
+    place.send("a1", key="a")
+
+    def deliver(_: Message) -> None:
+        raise TransactionInDoubt("nobody knows", gtrid=None)
+
+    assert outbox.relay(deliver).deliver_all() == 0
+    assert (outbox.state().parked, outbox.state().waiting) == (0, 1)
+
+
+def test_behind_more_messages_than_are_looked_at_together(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relays, "WINDOW", 2)
+    outbox = Outbox(place.datasource("orders", outbox_attempts=1))
+    place.send("bad", *"2345", key="a")
+    place.send("b1", "b2", "b3", key="b")
+    assert exhausted(outbox, failing(place, "bad"), 1) == 3
+    assert place.applied() == ["b1", "b2", "b3"]
+    assert outbox.retry() == 1
+    assert exhausted(outbox, failing(place), 1) == 5
+    assert place.applied()[3:] == ["bad", *"2345"]
+
+
+def test_no_transaction_is_open_between_messages(place: Place) -> None:
+    place.send("a1")
+    place.outbox.relay(place.apply).deliver_all()
+    assert txpool.current() is None

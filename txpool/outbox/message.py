@@ -1,0 +1,25 @@
+"""A message, as it is delivered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txpool.resources.outbox import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of an outbox."""
+
+    #: The same in each delivery of it, and no other message's: what `once()` needs.
+    id: str
+    #: Messages of one key are delivered in the order in which they were sent; None for one without an order.
+    key: str | None
+    payload: bytes | str
+    #: Which delivery of it this is, from 1.
+    attempt: int
+
+    @classmethod
+    def of(cls, row: Row, attempt: int) -> Message:
+        """Of a row of the table."""
+        return cls(row.id, row.key, row.payload.decode() if row.is_text else row.payload, attempt)

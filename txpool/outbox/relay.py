@@ -1,0 +1,193 @@
+"""The relay: it calls a function with each message, and deletes the message in the function's own transaction.
+
+What the function does in datasources happens once therefore: it commits with the deletion, or neither does. What it
+does elsewhere happens at least once. How often a delivery has begun is written before it begins, in a transaction of
+its own: so it counts also if the process is killed. Nothing is delivered before an earlier message of its key is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from txpool.datasource import known
+from txpool.errors import OperationalError, TransactionInDoubt, described
+from txpool.idempotency.on_demand import recover
+from txpool.outbox.message import Message
+from txpool.resources.outbox import OutboxTable, Row
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.manager import get_manager
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+
+logger = logging.getLogger("txpool.outbox")
+
+#: How many messages are looked at together.
+WINDOW = 1000
+#: The longest wait before a message is tried again, in seconds; the first is one second, and each is twice the last.
+_LONGEST_WAIT = 60.0
+_MAX_ERROR = 1000
+
+
+class Outcome(Enum):
+    """What has become of a message that a relay looked at."""
+
+    GONE = auto()  #: delivered, here or by another relay
+    PARKED = auto()
+    WAITS = auto()  #: held by another transaction, in doubt, or to be tried again later
+
+
+class _Taken(OperationalError):
+    """Another relay has taken the message meanwhile."""
+
+
+class Relay:
+    """A relay of one outbox. Used by one thread; any number of processes may have one."""
+
+    def __init__(self, source: DataSource, table: OutboxTable, deliver: Callable[[Message], object]) -> None:
+        self._source, self._table, self._deliver = source, table, deliver
+        settings = source.settings
+        self._most, self._poll, self._skip_parked = (
+            settings.outbox_attempts,
+            settings.outbox_poll,
+            settings.outbox_skip_parked,
+        )
+        #: When to try messages again that have failed here, by their numbers.
+        self._again: dict[int, float] = {}
+
+    def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Deliver until `stopped()` is true, which is asked between messages. Errors are logged, and it goes on.
+
+        Another process's messages are found by looking, every outbox.poll: no database can notify of a message whose
+        transaction prepares.
+        """
+        said = ""
+        while not stopped():
+            try:
+                with self._table.alone(self._source) as may:
+                    says = "messages are delivered" if may else "another relay delivers, and this one waits"
+                    if says != said:
+                        logger.info("outbox of %s: %s", self._source.name, says)
+                        said = says
+                        self._recover()
+                    while may and not stopped():
+                        if not self.deliver_some(stopped):
+                            time.sleep(self._poll)
+            except Exception as error:
+                logger.error("outbox of %s: nothing can be delivered now: %s", self._source.name, described(error))
+            if not stopped():
+                time.sleep(self._poll)
+
+    def deliver_all(self) -> int:
+        """Deliver what can be delivered now; returns how many messages were. Errors: the outbox's database's own."""
+        delivered = 0
+        with self._table.alone(self._source) as may:
+            self._recover()
+            while may and (some := self.deliver_some()):
+                delivered += some
+        return delivered
+
+    def deliver_some(self, stopped: Callable[[], bool] = lambda: False) -> int:
+        """Deliver the first messages that can be delivered now; returns how many were."""
+        now = time.monotonic()
+        self._again = {number: at for number, at in self._again.items() if at > now}
+        behind: set[str] = set()  # the keys whose messages wait for one before them
+        delivered = after = 0
+        while not delivered and not stopped():
+            with transaction(read_only=True), self._table.opened(self._source) as cursor:
+                window = self._table.window(cursor, after, WINDOW)
+            for number, key, parked in window:
+                after = number
+                if stopped():
+                    break
+                if key in behind:
+                    continue
+                outcome = Outcome.PARKED if parked else self._attempt(number)
+                delivered += outcome is Outcome.GONE
+                if outcome is Outcome.WAITS or (outcome is Outcome.PARKED and not self._skip_parked):
+                    behind.update([key] if key is not None else [])
+            if len(window) < WINDOW:
+                break
+        return delivered
+
+    # -- one message --------------------------------------------------------------------------------------------
+
+    def _attempt(self, number: int) -> Outcome:
+        if number in self._again:
+            return Outcome.WAITS
+        begun = self._begin(number)
+        if isinstance(begun, Outcome):
+            return begun
+        attempt = begun.attempts + 1
+        try:
+            with transaction() as delivery:
+                self._hold(number, attempt)
+                self._deliver(Message.of(begun, attempt))
+                self._delete(number, attempt)
+        except _Taken:
+            return Outcome.WAITS
+        except TransactionInDoubt as error:
+            logger.warning("outbox of %s: message %s: %s", self._source.name, begun.id, described(error))
+            return Outcome.WAITS
+        except Exception as error:
+            return self._failed(number, begun, attempt, error)
+        if delivery.unanswered:
+            self._recover()
+        return Outcome.GONE
+
+    def _begin(self, number: int) -> Row | Outcome:
+        """Count one more delivery. Returns the message as it was before, or what has become of it."""
+        with transaction(), self._table.opened(self._source) as cursor:
+            found = self._table.read(cursor, number)
+            if found is None:
+                return Outcome.WAITS if self._table.exists(cursor, number) else Outcome.GONE
+            if found.parked:
+                return Outcome.PARKED
+            if found.attempts >= self._most:  # the last one has not ended, as if the message killed its relay
+                self._table.fail(cursor, number, found.attempts, "no delivery of it has ended", parked=True)
+                return Outcome.PARKED
+            self._table.count(cursor, number, found.attempts)
+        return found
+
+    def _hold(self, number: int, attempt: int) -> None:
+        """Keep other relays from the message until the transaction has ended; _Taken if one has it."""
+        if not self._table.locks_rows:
+            return  # there is no other, and a read would keep everybody else from writing
+        with self._table.opened(self._source) as cursor:
+            found = self._table.read(cursor, number)
+        if found is None or found.attempts != attempt:
+            raise _Taken(f"message {number} is with another relay")
+
+    def _delete(self, number: int, attempt: int) -> None:
+        with self._table.opened(self._source) as cursor:
+            if not self._table.delete(cursor, number, attempt):
+                raise _Taken(f"message {number} was with another relay")
+
+    def _failed(self, number: int, row: Row, attempt: int, error: Exception) -> Outcome:
+        parked = attempt >= self._most
+        text = described(error).replace("\0", "?")[:_MAX_ERROR]
+        logger.warning(
+            "outbox of %s: delivery %d of message %s%s has failed, and its transaction has rolled back. %s: %s",
+            self._source.name,
+            attempt,
+            row.id,
+            "" if row.key is None else f" (key {row.key})",
+            "It is parked, until `txpool outbox retry`" if parked else "It is tried again",
+            text,
+        )
+        self._again[number] = time.monotonic() + min(_LONGEST_WAIT, 2.0 ** (attempt - 1))
+        with transaction(), self._table.opened(self._source) as cursor:
+            self._table.fail(cursor, number, attempt, text, parked=parked)
+        return Outcome.PARKED if parked else Outcome.WAITS
+
+    def _recover(self) -> None:
+        """End what a relay that is dead has left prepared: its message is before all others of its key."""
+        try:
+            if get_manager().log is not None:
+                recover([*known().values(), self._source])
+        except Exception as error:
+            logger.warning("outbox of %s: recovery could not be run here: %s", self._source.name, described(error))

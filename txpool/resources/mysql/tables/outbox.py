@@ -1,0 +1,45 @@
+"""The outbox in MariaDB and MySQL: two tables in the datasource's database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from txpool.resources.mysql.tables.own_tables import create_table, database_of, is_ours, require_database
+from txpool.resources.mysql.tables.records import outside_pool
+from txpool.resources.outbox import LOCKS, OutboxTable
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+
+_TABLE: Final = "txpool_outbox"
+_LOCKS: Final = "txpool_outbox_locks"
+_COLUMNS: Final = """
+    number bigint auto_increment primary key, id varchar(36) character set ascii not null,
+    message_key text character set utf8mb4, payload longblob not null, is_text int not null,
+    attempts int not null default 0, parked int not null default 0, error text character set utf8mb4,
+    made_at timestamp(6) not null default current_timestamp(6)
+"""
+
+
+class MySQLOutbox(OutboxTable):
+    """The table of messages in MariaDB and MySQL."""
+
+    parameter = "%s"
+    age = "timestampdiff(second, min(case when parked = 0 then made_at end), current_timestamp(6))"
+
+    def create(self, source: DataSource) -> None:
+        with outside_pool(source) as raw:
+            require_database(raw, source.name)
+            raw.session.run("set session transaction read write")
+            create_table(raw.session, _LOCKS, "number int primary key")
+            raw.session.run(f"insert ignore into {_LOCKS} values {', '.join(f'({n})' for n in range(LOCKS))}")
+            create_table(raw.session, _TABLE, _COLUMNS)
+
+    def is_there(self, source: DataSource) -> bool:
+        with outside_pool(source) as raw:
+            require_database(raw, source.name)
+            return is_ours(raw.session, _LOCKS) and is_ours(raw.session, _TABLE)
+
+    def names(self, cursor: Any) -> dict[str, str]:
+        database = database_of(cursor)
+        return {"table": f"{database}.{_TABLE}", "locks": f"{database}.{_LOCKS}"}

@@ -1,0 +1,165 @@
+"""The outbox in one kind of database: a table of messages, which transactions send and a relay delivers.
+
+A message's number is the database's own, and says nothing across keys: a transaction may commit behind others that have
+sent later. So a relay keeps no position. It reads what is there, and deletes what it has delivered. Of one key the
+numbers have the order of the commits, since who sends under a key holds a lock of the key until it has ended.
+"""
+
+from __future__ import annotations
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from txpool.errors import ProgrammingError
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+
+#: How many locks all keys share. A part of the format: every process must take the same lock for a key.
+LOCKS: Final = 1024
+
+_LOCK = "select number from {locks} where number = ? for update"
+_INSERT = "insert into {table} (id, message_key, payload, is_text) values (?, ?, ?, ?)"
+_WINDOW = "select number, message_key, parked from {table} where number > ? order by number limit ?"
+_READ = "select id, message_key, payload, is_text, attempts, parked from {table} where number = ?"
+_SKIP_LOCKED = " for update skip locked"
+_EXISTS = "select count(*) from {table} where number = ?"
+_COUNT = "update {table} set attempts = ? where number = ? and attempts = ?"
+_FAIL = "update {table} set parked = ?, error = ? where number = ? and attempts = ?"
+_DELETE = "delete from {table} where number = ? and attempts = ?"
+_STATE = "select count(*), coalesce(sum(parked), 0), {age} from {table}"
+_PARKED = "select id, message_key, attempts, error from {table} where parked = 1 order by number limit ?"
+_RETRY = "update {table} set parked = 0, attempts = 0 where parked = 1"
+_RETRY_ONE = f"{_RETRY} and id = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message as the table has it."""
+
+    id: str
+    key: str | None
+    payload: bytes
+    is_text: bool
+    #: How often its delivery has begun.
+    attempts: int
+    parked: bool
+
+
+class OutboxTable(ABC):
+    """The table of messages. A method with a `cursor` works in that cursor's transaction. Thread-safe."""
+
+    #: A parameter's placeholder in SQL.
+    parameter: str
+    #: SQL for the seconds since the oldest message was sent that is not parked.
+    age: str
+    #: Whether rows can be locked; else only one relay works at a time.
+    locks_rows = True
+
+    def __init__(self) -> None:
+        #: The datasources whose table this process has checked.
+        self._checked: WeakSet[DataSource] = WeakSet()
+
+    @abstractmethod
+    def create(self, source: DataSource) -> None:
+        """Create the table if it does not exist, outside any transaction."""
+
+    @abstractmethod
+    def is_there(self, source: DataSource) -> bool:
+        """Whether the table exists. Errors: OperationalError or NotSupportedError if it is not one of txpool's."""
+
+    @abstractmethod
+    def names(self, cursor: Any) -> dict[str, str]:
+        """The names of the `table` of messages, and of that of the `locks`."""
+
+    @contextmanager
+    def opened(self, source: DataSource) -> Iterator[Any]:
+        """A cursor in the ambient transaction; ProgrammingError if there is no table."""
+        if source not in self._checked:
+            if not self.is_there(source):
+                raise ProgrammingError(
+                    f"datasource {source.name} has no outbox, and nothing was done: make it once, by `txpool outbox "
+                    "init` and the datasource's file"
+                )
+            self._checked.add(source)
+        with closing(source.connect()) as connection:
+            yield connection.cursor()
+
+    def alone(self, source: DataSource) -> AbstractContextManager[bool]:
+        """For as long as a relay works: whether it may. False while another does, if only one can."""
+        return nullcontext(True)
+
+    # -- what a transaction sends -------------------------------------------------------------------------------
+
+    def insert(self, cursor: Any, message: str, key: str | None, payload: bytes, *, is_text: bool) -> None:
+        """Insert a message. It waits for other transactions that have sent under the key, until they have ended."""
+        if key is not None and self.locks_rows:
+            lock = zlib.crc32(key.encode()) % LOCKS
+            if self._execute(cursor, _LOCK, [lock]).fetchone() is None:
+                raise ProgrammingError(
+                    f"the lock {lock} of the outbox is gone, and nothing was sent: run `txpool outbox init` again"
+                )
+        self._execute(cursor, _INSERT, [message, key, payload, int(is_text)])
+
+    # -- what a relay does --------------------------------------------------------------------------------------
+
+    def window(self, cursor: Any, after: int, limit: int) -> list[tuple[int, str | None, bool]]:
+        """The first messages behind a number: number, key, and whether it is parked."""
+        rows = self._execute(cursor, _WINDOW, [after, limit]).fetchall()
+        return [(number, key, bool(parked)) for number, key, parked in rows]
+
+    def read(self, cursor: Any, number: int) -> Row | None:
+        """A message, which the transaction now holds; None if another holds it, or it is gone."""
+        found = self._execute(cursor, _READ + (_SKIP_LOCKED if self.locks_rows else ""), [number]).fetchone()
+        if found is None:
+            return None
+        message, key, payload, is_text, attempts, parked = found
+        return Row(message, key, bytes(payload), bool(is_text), attempts, bool(parked))
+
+    def exists(self, cursor: Any, number: int) -> bool:
+        """Whether a message is there, whoever holds it."""
+        return bool(self._execute(cursor, _EXISTS, [number]).fetchone()[0])
+
+    def count(self, cursor: Any, number: int, attempts: int) -> None:
+        """Write that one more delivery than `attempts` begins."""
+        self._execute(cursor, _COUNT, [attempts + 1, number, attempts])
+
+    def fail(self, cursor: Any, number: int, attempts: int, error: str, *, parked: bool) -> None:
+        """Write why the last of so many deliveries has failed, and whether there is to be no other."""
+        self._execute(cursor, _FAIL, [int(parked), error, number, attempts])
+
+    def delete(self, cursor: Any, number: int, attempts: int) -> bool:
+        """Delete a message; False if it is not as it was when this delivery began."""
+        deleted: int = self._execute(cursor, _DELETE, [number, attempts]).rowcount
+        return deleted == 1
+
+    # -- what people ask ----------------------------------------------------------------------------------------
+
+    def state(self, cursor: Any) -> tuple[int, int, float | None]:
+        """How many messages there are, how many of them are parked, and the age of the oldest other in seconds."""
+        total, parked, age = self._execute(cursor, _STATE, []).fetchone()
+        return int(total), int(parked), None if age is None else max(0.0, float(age))
+
+    def parked(self, cursor: Any, limit: int) -> list[tuple[str, str | None, int, str | None]]:
+        """The first parked messages: id, key, attempts, error."""
+        return [tuple(row) for row in self._execute(cursor, _PARKED, [limit]).fetchall()]
+
+    def retry(self, cursor: Any, message: str | None) -> int:
+        """Let a message that is parked, or all of them, be delivered again; returns how many there were."""
+        statement, values = (_RETRY, []) if message is None else (_RETRY_ONE, [message])
+        changed: int = self._execute(cursor, statement, values).rowcount
+        return changed
+
+    def _execute(self, cursor: Any, statement: str, values: list[Any]) -> Any:
+        text = statement.format(**self.names(cursor), age=self.age).replace("?", self.parameter)
+        cursor.execute(self.spelled(text), values)
+        return cursor
+
+    def spelled(self, statement: str) -> str:
+        """The statement as the database gets it."""
+        return statement

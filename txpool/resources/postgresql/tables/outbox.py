@@ -1,0 +1,67 @@
+"""The outbox in PostgreSQL: two tables in the schema of txpool's tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, LiteralString
+
+from txpool.resources.outbox import LOCKS, OutboxTable
+from txpool.resources.postgresql.qualified import qualified, spelled
+from txpool.resources.postgresql.tables.records import create_table, outside_pool
+from txpool.resources.postgresql.tables.staging import MADE_MEANWHILE, SCHEMA, create_schema
+from txpool.resources.postgresql.tables.trust import require_relations
+from txpool.resources.records import require_format
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+
+_TABLE: Final = f"{SCHEMA}.outbox"
+_LOCKS: Final = f"{SCHEMA}.outbox_locks"
+_NAMES: Final = {"table": _TABLE, "locks": _LOCKS}
+_COLUMNS: Final = qualified("""
+    number bigint generated always as identity primary key, id pg_catalog.text not null, message_key pg_catalog.text,
+    payload pg_catalog.bytea not null, is_text integer not null, attempts integer not null default 0,
+    parked integer not null default 0, error pg_catalog.text, made_at pg_catalog.timestamptz not null default now()
+""")
+_FILL: Final = qualified(
+    f"insert into {_LOCKS} select n from generate_series(0, {LOCKS - 1}) as it(n) on conflict do nothing"
+)
+_DESCRIBED: LiteralString = qualified(
+    "select obj_description(oid, 'pg_class') from pg_class where oid = to_regclass(%s)"
+)
+
+
+class PostgreSQLOutbox(OutboxTable):
+    """The table of messages in PostgreSQL."""
+
+    parameter = "%s"
+    age = "extract(epoch from (now() - min(case when parked = 0 then made_at end)))"
+
+    def create(self, source: DataSource) -> None:
+        with outside_pool(source) as connection:
+            try:
+                self._create_over(connection)
+            except MADE_MEANWHILE:  # another process has created it: now that table is checked
+                self._create_over(connection)
+
+    def _create_over(self, connection: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute("set default_transaction_read_only = off")
+        create_schema(connection)
+        create_table(cursor, _LOCKS, "number integer primary key")
+        cursor.execute(_FILL)
+        create_table(cursor, _TABLE, _COLUMNS)
+
+    def is_there(self, source: DataSource) -> bool:
+        with outside_pool(source) as connection:
+            cursor = connection.cursor()
+            require_relations(cursor, _TABLE, _LOCKS)
+            found = cursor.execute(_DESCRIBED, [_TABLE]).fetchone()
+            if found is not None:
+                require_format(_TABLE, found[0])
+            return found is not None
+
+    def names(self, cursor: Any) -> dict[str, str]:
+        return _NAMES
+
+    def spelled(self, statement: str) -> str:
+        return spelled(statement)

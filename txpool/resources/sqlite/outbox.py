@@ -1,0 +1,70 @@
+"""The outbox in SQLite: a table in the main database. One transaction writes at a time, and so keys need no locks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from txpool.errors import translated
+from txpool.resources.outbox import OutboxTable
+from txpool.resources.records import FORMAT, require_format
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+
+_NAME: Final = "txpool_outbox"
+_NAMES: Final = {"table": f"main.{_NAME}", "locks": ""}
+# SQLite gives a number that has been deleted to nobody else.
+_COLUMNS: Final = """
+    number integer primary key autoincrement, id text not null, message_key text, payload blob not null,
+    is_text integer not null, attempts integer not null default 0, parked integer not null default 0, error text,
+    made_at text not null default current_timestamp
+"""
+
+
+class SQLiteOutbox(OutboxTable):
+    """The table of messages in SQLite."""
+
+    parameter = "?"
+    age = "(julianday('now') - julianday(min(case when parked = 0 then made_at end))) * 86400"
+    locks_rows = False
+
+    def create(self, source: DataSource) -> None:
+        with _outside_pool(source) as raw:
+            raw.execute("pragma query_only = off")
+            # SQLite keeps the text of the statement, and in it the format.
+            raw.execute(f"create table if not exists {_NAMES['table']} (/* {FORMAT} */ {_COLUMNS})")
+
+    def is_there(self, source: DataSource) -> bool:
+        with _outside_pool(source) as raw:
+            found = raw.execute("select sql from main.sqlite_master where name = ?", [_NAME]).fetchone()
+        if found is not None:
+            require_format(_NAMES["table"], found[0])
+        return found is not None
+
+    @contextmanager
+    def alone(self, source: DataSource) -> Iterator[bool]:
+        """A lock on a file beside the database, which the system releases when its process has ended."""
+        path = os.path.realpath(source.settings.url.removeprefix("sqlite:///"))
+        with open(f"{path}-outbox", "ab") as file:
+            yield _locked(file.fileno())
+
+    def names(self, cursor: Any) -> dict[str, str]:
+        return _NAMES
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _outside_pool(source: DataSource) -> Iterator[Any]:
+    with closing(source.driver_adapter.connect()) as raw, translated():
+        yield raw

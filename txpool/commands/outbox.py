@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from txpool import DataSource, Outbox, configure
 from txpool.errors import ConfigurationError, Error, OperationalError, described
-from txpool.process.exit_codes import ExitCode
+from txpool.process.exit_codes import TxpoolExitCode
 
 outboxes = typer.Typer(
     no_args_is_help=True,
@@ -115,7 +115,7 @@ def retry(
     missing = [each for each, count in found.items() if each and not count]
     for each in missing:
         typer.echo(f"{each} is not parked", err=True)
-    raise typer.Exit(ExitCode.NOT_FOUND if missing else ExitCode.OK)
+    raise typer.Exit(TxpoolExitCode.NOT_FOUND if missing else TxpoolExitCode.OK)
 
 
 def _deliver(datasource: DataSource) -> Callable[[Any], object]:
@@ -143,5 +143,5 @@ def _errors_as_exit_codes(conf: Path | None) -> Iterator[None]:
         yield
     except Error as error:
         Console(stderr=True, highlight=False, markup=False, emoji=False).print(str(error), style="red", soft_wrap=True)
-        code = ExitCode.UNREACHABLE if isinstance(error, OperationalError) else ExitCode.WRONG
-        raise typer.Exit(ExitCode.CONFIGURATION if isinstance(error, ConfigurationError) else code) from error
+        code = TxpoolExitCode.UNREACHABLE if isinstance(error, OperationalError) else TxpoolExitCode.WRONG
+        raise typer.Exit(TxpoolExitCode.CONFIGURATION if isinstance(error, ConfigurationError) else code) from error

@@ -38,7 +38,7 @@ def observe_events(call: Callable[[Any], object], phase: str, event: type) -> Ca
 
 def phases_after(status: Status) -> tuple[str, ...]:
     """The phases that have come with this status at the end."""
-    if status is Status.PREPARED:  # a Spark task's, whose outcome nobody knows yet
+    if status in (Status.PREPARED, Status.IN_DOUBT):  # nobody here knows yet how it ends; a Spark task's is prepared
         return ("after",)
     return ("success" if status is Status.COMMITTED else "failure", "after")
 

@@ -40,11 +40,11 @@ def observe(
     in the order in which they were fired. Returns a function that ends that; it may be called twice.
 
     `begin` runs as a transaction begins: an exception is raised there, and none has begun. `before` runs before
-    completion, and its exception forces rollback. `success`, `failure` (whenever the transaction did not commit
-    everywhere, or is in doubt) and `after` (in either case) run after it, and their errors are logged. A Spark task's
-    transaction ends prepared, which is neither: there only `after` runs. It may be called before configure(), or after,
-    from any thread. Errors: ProgrammingError if there is no such phase, the event is no class, or the observer is a
-    coroutine function.
+    completion, and its exception forces rollback. `success`, `failure` (it did not commit everywhere) and
+    `after` (in any case) run after it, and their errors are logged. A transaction in doubt is neither a success nor a
+    failure, nor is a Spark task's, which ends prepared: there only `after` runs. It may be called before configure(),
+    or after, from any thread. Errors: ProgrammingError if there is no such phase, the event is no class, or the
+    observer is a coroutine function.
     """
     phases = _PHASES if event is None else _PHASES[1:]
     if phase not in phases:

@@ -266,3 +266,11 @@ def test_nothing_that_threads_fire_or_register_is_lost(observe: Observe, monkeyp
                     each.result()
             assert sorted(heard) == list(range(8))
             heard.clear()
+
+
+@pytest.mark.parametrize("status", [txpool.Status.IN_DOUBT, txpool.Status.PREPARED])
+def test_what_is_not_known_is_no_failure(heard: list[tuple[str, int]], status: txpool.Status) -> None:
+    synchronizations = Synchronizations()
+    events.Events(synchronizations).fire(Ordered(1))
+    synchronizations.call_after(status)
+    assert heard == [("after", 1)]

@@ -39,7 +39,8 @@ import json, sys
 from contextlib import closing, suppress
 from txpool.config.settings import DataSourceSettings
 from txpool.datasource import DataSource
-from txpool.resources.jdbc import errors, jvm
+from txpool.resources.jdbc.dbapi import errors
+from txpool.resources.jdbc.jvm import jvm
 
 for line in sys.stdin:
     name, statement = json.loads(line)

@@ -70,15 +70,15 @@ MUTATIONS = (
     Mutation(
         "38f",
         "a note that stands alone tells nothing, since no branch is left that rolls back",
-        (
+        test="tests/unit/recovery/scan/test_last_resource.py::"
+        "test_38_the_note_alone_is_enough_since_others_may_have_ended_the_branches",
+        real=(
             Edit(
                 "recovery.scan.modules.last_resources:tell_of_noted",
                 "            if last:  # else",
                 "            if False:  # else",
             ),
         ),
-        scenario=LAST,
-        found="UNREPORTED",
     ),
     Mutation(
         "38g",

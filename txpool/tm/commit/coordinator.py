@@ -362,21 +362,21 @@ class Coordinator:
     def _resolve_noted(self, log: DecisionLog) -> Resolution:
         """Write the abort record in the place of the last resource's note."""
         gtrid = self._request.gtrid
-        told = self._tell_of_last(log)
+        told = self._tell_of_last(log, _LOST)  # whatever it has ended as: recovery may have completed the decision
         resolution = log.abort_noted(gtrid)
         if told and resolution is Resolution.COMMITTED:  # the decision has landed meanwhile
             log.dismiss_heuristics(gtrid, "")
         return resolution
 
-    def _tell_of_last(self, log: DecisionLog) -> bool:
-        """Record that the last resource may have committed, before its note goes; False if it has not.
+    def _tell_of_last(self, log: DecisionLog, outcome: BranchOutcome) -> bool:
+        """Record this outcome of the last resource before anything else rolls back; False if it has not committed.
 
-        How it has ended does not matter: recovery may have completed the decision meanwhile.
+        Its note would tell of it only once this process has ended.
         """
         last = self._last
         if last is None or self._last_outcome is None or self._last_outcome is _ROLLED_BACK:
             return False
-        log.record_heuristic(Heuristic(self._request.gtrid, "", last.datasource, "rollback", _LOST.value, time()))
+        log.record_heuristic(Heuristic(self._request.gtrid, "", last.datasource, "rollback", outcome.value, time()))
         return True
 
     def _commit(self) -> None:
@@ -410,6 +410,10 @@ class Coordinator:
         self._outcomes = dict.fromkeys(branches, _UNKNOWN)
         if self._last is not None and self._last_outcome is not None:
             self._outcomes[self._last] = self._last_outcome
+            try:
+                self._tell_of_last(self._required_log(), self._last_outcome)
+            except BaseException as error:  # FORGET tries it again, and the caller is told all the same
+                self._log_failure(error)
         self._phase_two_begun = True
         if failpoints.armed:
             failpoints.hit("coordinator.rolling-back")

@@ -122,4 +122,5 @@ def test_its_links_and_files_are_there(path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(TXPOOL_[A-Z_]+)\b", CONTRIBUTING.read_text()))))
 def test_a_variable_that_contributors_may_set_is_read(name: str) -> None:
-    assert any(f'"{name}"' in file.read_text() for file in (ROOT / "tests").rglob("*.py"))
+    files = (file for folder in ("tests", "txpool/testing") for file in (ROOT / folder).rglob("*.py"))
+    assert any(f'"{name}"' in file.read_text() for file in files)

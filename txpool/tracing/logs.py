@@ -8,6 +8,7 @@ import logging
 _LOGGERS = (
     "txpool",
     "txpool.control",
+    "txpool.outbox",
     "txpool.pool",
     "txpool.recovery",
     "txpool.recovery.audit",

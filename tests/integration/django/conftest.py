@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
@@ -111,6 +112,9 @@ def readers_of(site: Site) -> dict[str, Callable[[str], Any]]:
 @pytest.fixture
 def make_shop(django_settings: None, site: Site) -> Iterator[Callable[..., Shop]]:
     made: list[Shop] = []
+
+    if sys.modules.get("shop") is not None and not hasattr(sys.modules["shop"], "__path__"):
+        del sys.modules["shop"]  # a page's, whose blocks have run in this process
 
     def make(names: dict[str, str], **readers: Callable[[str], Any]) -> Shop:
         made.append(Shop(site, names, readers_of(site) | readers))

@@ -13,7 +13,7 @@ import pytest
 import txpool
 from tests.support import preloaded
 from tests.support.waiting import until
-from txpool.process.exit_codes import ExitCode
+from txpool.process.exit_codes import TxpoolExitCode
 
 _SHOP = """
 from pathlib import Path
@@ -67,15 +67,15 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def test_what_an_operator_does(folder: Folder) -> None:
-    assert "orders has no outbox" in folder.run("list", exits=ExitCode.WRONG).stderr
+    assert "orders has no outbox" in folder.run("list", exits=TxpoolExitCode.WRONG).stderr
     assert folder.run("init").stdout == folder.run("init").stdout == "orders has an outbox\n"
     _, bad, _ = folder.send("one", "bad", "two")
     assert folder.run("run", "--once").stdout == "1 delivered\n"
     assert f"parked: {bad}, key k, 1 attempts: ValueError: it is bad\n" in folder.run("list").stdout
     listed = json.loads(folder.run("list", "--json").stdout)
     assert (listed["waiting"], listed["parked"], [each["id"] for each in listed["messages"]]) == (1, 1, [bad])
-    assert folder.run("retry", bad, "other", exits=ExitCode.NOT_FOUND).stderr == "other is not parked\n"
-    folder.run("retry", exits=ExitCode.USAGE)
+    assert folder.run("retry", bad, "other", exits=TxpoolExitCode.NOT_FOUND).stderr == "other is not parked\n"
+    folder.run("retry", exits=TxpoolExitCode.USAGE)
     assert json.loads(folder.run("list", "--json").stdout)["parked"] == 0
     assert folder.delivered() == ["one", "bad"]
 
@@ -121,9 +121,9 @@ def test_of_two_relays_of_a_file_one_waits(folder: Folder) -> None:
 def test_a_file_that_is_wrong(folder: Folder, key: str, says: str) -> None:
     folder.run("init")
     folder.write(key)
-    assert says in folder.run("run", "--once", exits=ExitCode.CONFIGURATION).stderr
+    assert says in folder.run("run", "--once", exits=TxpoolExitCode.CONFIGURATION).stderr
 
 
 def test_a_file_that_others_may_write_names_no_code(folder: Folder) -> None:
     folder.file.chmod(0o666)
-    assert "it names code to run" in folder.run("run", "--once", exits=ExitCode.CONFIGURATION).stderr
+    assert "it names code to run" in folder.run("run", "--once", exits=TxpoolExitCode.CONFIGURATION).stderr

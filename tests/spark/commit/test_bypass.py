@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::txpool.EmptyTransactionWarning"),  # blocks whose jobs are outside
 ]
 
 _TIMEOUT = 60

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _BEGIN = """
 import os, signal, sys, threading, time
-from txpool.resources.jdbc import errors, jvm
+from txpool.resources.jdbc.dbapi import errors
+from txpool.resources.jdbc.jvm import jvm
 from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 from txpool.errors import ConfigurationError, InterfaceError
 
@@ -232,7 +233,7 @@ def test_what_is_missing_is_named(jdbc_jars: Jars, tmp_path: Path) -> None:
 
 
 def test_without_jpype_the_extra_is_named(python_without: PythonWithout) -> None:
-    said = python_without("jpype", "from txpool.resources.jdbc import jvm; jvm.started()")
+    said = python_without("jpype", "from txpool.resources.jdbc.jvm import jvm; jvm.started()")
     assert said.rstrip().endswith("JDBC needs the package JPype1: pip install 'txpool[jdbc]'")
 
 

@@ -17,7 +17,8 @@ from tests.support.repository import ROOT
 
 _APPLICATION = """
 import os
-from txpool.resources.jdbc import errors, jvm
+from txpool.resources.jdbc.dbapi import errors
+from txpool.resources.jdbc.jvm import jvm
 from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 
 def connect():

@@ -222,7 +222,6 @@ def test_a_task_s_part_is_dropped(world: OneDatasource) -> None:
     rolled_back(world)
 
 
-@pytest.mark.filterwarnings("ignore::txpool.EmptyTransactionWarning")
 def test_one_that_is_open_for_long_is_reported_once_and_goes_on(world: OneDatasource, reports: Reports) -> None:
     manager = configure(node_name="tests", log_url="memory:", transaction_leak_threshold="1s")
     with closing(manager):

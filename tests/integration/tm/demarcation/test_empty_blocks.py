@@ -153,6 +153,7 @@ def test_calls_do_not_warn() -> None:
     assert warned(work) == []
 
 
+@pytest.mark.filterwarnings("error::txpool.EmptyTransactionWarning")
 def test_as_an_error_it_comes_behind_the_commit() -> None:
     with pytest.raises(EmptyTransactionWarning), transaction() as tx:
         pass

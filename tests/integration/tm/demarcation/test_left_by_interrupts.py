@@ -22,7 +22,6 @@ from txpool import ProgrammingError, transaction, transactional
 
 pytestmark = [
     pytest.mark.usefixtures("nobody_watches"),
-    pytest.mark.filterwarnings("ignore::txpool.EmptyTransactionWarning"),  # blocks alone
 ]
 END = transaction.__exit__
 

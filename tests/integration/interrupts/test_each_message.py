@@ -15,6 +15,7 @@ import pytest
 
 import txpool
 from tests.integration.interrupts.worlds import World, world_of
+from txpool.resources.jdbc.session import XaConnection
 from txpool.resources.mysql.pymysql.reading import ReadingConnection
 
 #: Seconds in which one transaction has ended. Without the rule it waits for ever.
@@ -23,6 +24,10 @@ PATIENCE = 60
 
 class Interrupt(BaseException):
     """Stands for KeyboardInterrupt."""
+
+
+class TimeLimit(Exception):
+    """Stands for Celery's SoftTimeLimitExceeded."""
 
 
 @pytest.fixture(params=["pymysql", "pymysql alone"])
@@ -82,3 +87,29 @@ def test_at_each_message(
             break
     world.every_pool_has_its_size()
     assert nth > 3
+
+
+def test_what_takes_an_answer_over_jdbc_away_is_no_refusal(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has prepared by then: what a signal's handler raises says nothing of that."""
+    told: BaseException | None = None
+    with world_of("jdbc", request, tmp_path) as world:
+        world.work(fails=False)
+        run = XaConnection.run
+
+        def strike(raw: Any, statement: str, *arguments: Any) -> Any:
+            answer = run(raw, statement, *arguments)
+            if "prepare transaction" in statement:
+                raise TimeLimit
+            return answer
+
+        with monkeypatch.context() as patch:
+            patch.setattr(XaConnection, "run", strike)
+            try:
+                world.work(fails=False)
+            except txpool.Error as error:
+                told = error
+        assert told is not None
+        told.__traceback__ = told.__context__ = told.__cause__ = None
+        assert not world.check(told, told)

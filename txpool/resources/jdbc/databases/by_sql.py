@@ -9,6 +9,7 @@ from txpool.errors import described
 from txpool.resources.base import BranchRecord, Refused
 from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc.databases.database import Database, PreparedVote
+from txpool.resources.jdbc.dbapi.errors import Error
 from txpool.xid import Xid
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class DatabaseBySQL(Database):
                 raw.run(self.end_command(record, verb)).close()
                 self.make_durable(raw)
             except Exception as error:
-                if raw.lost:
+                if raw.lost or not isinstance(error, Error):  # no answer of the database's
                     raise
                 if self.is_gone(error):
                     return PhaseTwoReply(ReplyKind.GONE, described(error))

@@ -205,7 +205,8 @@ def _decoded(gid: str) -> str:
 def _refused(raw: XaConnection, error: Exception) -> Exception:
     """The error of the message that reads the setting back, as what it says: `Refused`, or itself."""
     state = getattr(error, "sqlstate", "")
-    if raw.lost or state.startswith(_SESSION_ENDING):
+    # Without a state it is none of the server's: as what a signal's handler raises once PREPARE has been answered.
+    if raw.lost or not state or state.startswith(_SESSION_ENDING):
         return error
     if state == _DIVISION_BY_ZERO:
         return EndedUnseen()

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import logging
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -55,6 +56,17 @@ def rows(page: Machine, database: str, query: str) -> list[Any]:
 
 def url(page: Machine, database: str) -> str:
     return page.here(f"postgresql://app:{quote(PASSWORD)}@localhost/{database}")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Celery's worker changes the level of the root logger, and its handlers, for the whole process."""
+    root = logging.getLogger()
+    level, handlers, txpools = root.level, root.handlers[:], logging.getLogger("txpool").level
+    yield
+    root.setLevel(level)
+    root.handlers[:] = [each for each in root.handlers if each in handlers]
+    logging.getLogger("txpool").setLevel(txpools)
 
 
 def test_a_celery_task_through_the_outbox_is_done_once(page: Machine) -> None:

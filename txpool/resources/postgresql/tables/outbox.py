@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from txpool.resources.outbox import LOCKS, OutboxTable
 from txpool.resources.postgresql.qualified import qualified, spelled
-from txpool.resources.postgresql.tables.records import create_table, outside_pool
-from txpool.resources.postgresql.tables.staging import MADE_MEANWHILE, SCHEMA, create_schema
+from txpool.resources.postgresql.tables.records import create_outside_pool, create_table, outside_pool
+from txpool.resources.postgresql.tables.staging import SCHEMA, create_schema
 from txpool.resources.postgresql.tables.trust import require_relations
 from txpool.resources.records import require_format
 
@@ -37,11 +37,7 @@ class PostgreSQLOutbox(OutboxTable):
     age = "extract(epoch from (now() - min(case when parked = 0 then made_at end)))"
 
     def create(self, source: DataSource) -> None:
-        with outside_pool(source) as connection:
-            try:
-                self._create_over(connection)
-            except MADE_MEANWHILE:  # another process has created it: now that table is checked
-                self._create_over(connection)
+        create_outside_pool(source, self._create_over)
 
     def _create_over(self, connection: Any) -> None:
         cursor = connection.cursor()

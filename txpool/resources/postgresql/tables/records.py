@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, LiteralString
 from weakref import WeakSet
@@ -52,7 +52,7 @@ class PostgreSQLRecords(RecordsTable):
     @contextmanager
     def opened(self, source: DataSource) -> Iterator[Any]:
         if source not in self._checked:
-            self._create(source)
+            create_outside_pool(source, self._create_over)
             self._require_ours(source)
             self._checked.add(source)
         with closing(source.connect()) as connection:
@@ -71,17 +71,10 @@ class PostgreSQLRecords(RecordsTable):
             return self.read(connection.cursor(), transaction_id, target)
 
     def create(self, source: DataSource, cursor: SqlCursor) -> None:
-        self._create(source)
+        create_outside_pool(source, self._create_over)
         # The lock keeps others from changing the table. Another connection checks its owner: this snapshot may be old.
         cursor.execute(f"lock table {self.table} in row exclusive mode")
         self._require_ours(source)
-
-    def _create(self, source: DataSource) -> None:
-        with outside_pool(source) as connection:
-            try:
-                self._create_over(connection)
-            except MADE_MEANWHILE:  # another process has created it: now that table is checked
-                self._create_over(connection)
 
     def _create_over(self, connection: Any) -> None:
         cursor = connection.cursor()
@@ -130,6 +123,15 @@ def create_table(cursor: SqlCursor, table: str, columns: str) -> None:
     require_format(table, description)
     if owned and description is None:
         cursor.execute(f"comment on table {table} is '{FORMAT}'")
+
+
+def create_outside_pool(source: DataSource, create: Callable[[Any], None]) -> None:
+    """Have `create(connection)` make a table, or check the one that another process has made meanwhile."""
+    with outside_pool(source) as connection:
+        try:
+            create(connection)
+        except MADE_MEANWHILE:
+            create(connection)
 
 
 @contextmanager

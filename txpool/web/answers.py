@@ -19,6 +19,10 @@ _UNCERTAIN: Answer = (
 )
 
 
+class ErrorResponse(Exception):
+    """The application has answered with an error: the transaction rolls back."""
+
+
 def answer_to(failure: TransactionError) -> Answer:
     """The answer to a request whose transaction has ended so."""
     return _ROLLED_BACK if isinstance(failure, TransactionRolledBack) else _UNCERTAIN

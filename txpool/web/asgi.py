@@ -16,7 +16,7 @@ from txpool.aio.block import begin, dismiss
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
-from txpool.web.answers import answer_to
+from txpool.web.answers import ErrorResponse, answer_to
 from txpool.web.wsgi import MAX_BODY, TRANSACTION, WITHOUT_BODY, is_error
 
 logger = logging.getLogger("txpool")
@@ -198,7 +198,7 @@ class _Exchange:
         self._ending = True
         error = None
         if self._rollback_on_status(self._status):
-            error = _ErrorResponse(f"{self._name} was answered by {self._status}")
+            error = ErrorResponse(f"{self._name} was answered by {self._status}")
         try:
             await dismiss(self._block, error)
         except TransactionError as failure:
@@ -217,7 +217,3 @@ class _Exchange:
         await self._send_on({"type": "http.response.start", "status": int(status[:3]), "headers": headers})
         body = b"" if self._scope["method"] == "HEAD" else text.encode()
         await self._send_on({"type": "http.response.body", "body": body})
-
-
-class _ErrorResponse(Exception):
-    """The application has answered with an error: the transaction rolls back."""

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
 from txpool.tm.ambient import current, make_ambient, restore_ambient
 from txpool.tm.demarcation.block import transaction
-from txpool.web.answers import answer_to
+from txpool.web.answers import ErrorResponse, answer_to
 from txpool.web.received import received
 
 if TYPE_CHECKING:
@@ -43,10 +43,6 @@ WITHOUT_BODY = (204, 304)
 def is_error(status: int) -> bool:
     """Whether a status is 400 or above. Frameworks turn exceptions into such responses, so no middleware sees them."""
     return status >= 400
-
-
-class _ErrorResponse(Exception):
-    """The application has answered with an error: the transaction rolls back."""
 
 
 class TransactionMiddleware:
@@ -116,8 +112,8 @@ class TransactionMiddleware:
                     body.require_uncut()  # also if the application has ignored that
                 commits = not (response.failed or self._rollback_on_status(response.code))
                 if not commits:
-                    raise _ErrorResponse(f"{_request_name(environ)} was answered by {response.status}")
-        except _ErrorResponse:
+                    raise ErrorResponse(f"{_request_name(environ)} was answered by {response.status}")
+        except ErrorResponse:
             return None
         except TransactionError as error:
             if commits is None:  # raised by the application, or before it could answer

@@ -2,6 +2,7 @@
 
 It runs as `python -m tests.crash.bank FOLDER SEED THREADS`. Each transfer takes from an account in one database and
 gives to one in another; some also stand in a marked one. What the callers were told goes into `FOLDER/outcomes`.
+Each account has a list of its transfers, and what was read and told of those goes into `FOLDER/history`, for the judge.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.crash.site import PREPARING, SERVED, CrashSite, outcome_of
+from tests.judge import history
+from tests.judge.atomicity import torn
+from tests.judge.consistency import Level, anomalies
+from tests.judge.history import Key
 from tests.support.waiting import until
 from txpool import failpoints
 from txpool.datasource import connect
@@ -58,7 +63,7 @@ class Bank:
             world.session(name).execute(_TABLE)
         for name in PREPARING:
             session = world.session(name)
-            session.execute("create table account (id int primary key, balance int not null)")
+            session.execute("create table account (id int primary key, balance int, transfers text default '')")
             session.execute(f"insert into account select n, {OPENING} from generate_series(1, {ACCOUNTS}) n")
             world.describe(name, more="driver.options = -c lock_timeout=1000")
         with closing(sqlite3.connect(world.folder / "ledger.db")) as ledger:
@@ -84,6 +89,25 @@ class Bank:
     def outcomes(self) -> dict[str, str]:
         """What the callers were told, by transfer; those that were killed first were told nothing."""
         return dict(line.split(" ", 1) for line in self.told.lines())
+
+    def lists(self) -> dict[Key, list[str]]:
+        """The transfers of each account, in their order."""
+        query = "select id, transfers from account"
+        return {
+            Key(name, str(account)): transfers.split()
+            for name in PREPARING
+            for account, transfers in self._world.session(name).execute(query)
+        }
+
+    def judge(self) -> int:
+        """What is no part of txpool nor of its tests finds each transfer atomic, and what was read consistent."""
+        with (self._world.folder / "history").open() as lines:
+            attempts = history.attempts(lines)
+        lists = self.lists()
+        assert [*torn(attempts, lists)] == []
+        for name in PREPARING:
+            assert [*anomalies(attempts, lists, name, Level.READ_COMMITTED)] == []
+        return sum(len(attempt.reads) for attempt in attempts.values())
 
     def audit(self) -> Counter[str]:
         """No money is made or lost, no transfer is torn, and everybody was told the truth; how often what was told."""
@@ -135,27 +159,43 @@ def _arm(point: str, chance: random.Random) -> None:
 def _transfer(seed: str, clerk: int) -> None:
     """Transfer for ever."""
     chance = random.Random(f"{seed} {clerk}")
-    with open("outcomes", "ab", buffering=0) as file:
+    with open("outcomes", "ab", buffering=0) as outcomes, open("history", "ab", buffering=0) as lines:
         number = 0
         while True:
             number += 1
-            name = f"{os.getpid()}.{clerk}.{number}"
-            word = outcome_of(lambda name=name: _one(chance, name))  # type: ignore[misc]
-            file.write(f"{name} {word}\n".encode())
+            transfer = Transfer(f"{os.getpid()}.{clerk}.{number}", chance)
+            lines.write(history.begins(transfer.name, transfer.places).encode())
+            word = outcome_of(transfer.run)
+            lines.write(history.ends(transfer.name, word, transfer.reads).encode())
+            outcomes.write(f"{transfer.name} {word}\n".encode())
 
 
-def _one(chance: random.Random, name: str) -> None:
-    # In one order everywhere, so that two transfers never wait for each other.
-    places = sorted((database, chance.randint(1, ACCOUNTS)) for database in chance.sample(PREPARING, 2))
-    amount, mark = chance.randint(1, 50), chance.choice(_MARKS)
-    names = [database for database, _ in places] + mark
-    with transaction():
-        for (database, account), change in zip(places, (amount, -amount), strict=True):
-            cursor = connect(f"{database}.properties").cursor()
-            cursor.execute(f"update account set balance = balance + {change} where id = {account}")
-        for database in names:
-            cursor = connect(f"{database}.properties").cursor()
-            cursor.execute(f"insert into transfer values ('{name}', '{'+'.join(names)}')")
+class Transfer:
+    """From an account in one database to one in another."""
+
+    def __init__(self, name: str, chance: random.Random) -> None:
+        self.name = name
+        # In one order everywhere, so that two transfers never wait for each other.
+        self.places = sorted((database, str(chance.randint(1, ACCOUNTS))) for database in chance.sample(PREPARING, 2))
+        #: The lists of both accounts, as this transfer has seen them.
+        self.reads: list[tuple[str, str, list[str]]] = []
+        self._amount, self._mark = chance.randint(1, 50), chance.choice(_MARKS)
+
+    def run(self) -> None:
+        self.reads.clear()
+        names = [database for database, _ in self.places] + self._mark
+        with transaction():
+            for (database, account), change in zip(self.places, (self._amount, -self._amount), strict=True):
+                cursor = connect(f"{database}.properties").cursor()
+                cursor.execute(
+                    f"update account set balance = balance + {change}, transfers = transfers || ' {self.name}' "
+                    f"where id = {account} returning transfers"
+                )
+                (seen,) = cursor.fetchone()
+                self.reads.append((database, account, seen.split()))
+            for database in names:
+                cursor = connect(f"{database}.properties").cursor()
+                cursor.execute(f"insert into transfer values ('{self.name}', '{'+'.join(names)}')")
 
 
 if __name__ == "__main__":

@@ -105,13 +105,14 @@ def test_no_money_is_made_or_lost(world: CrashSite, store: str, evidence: Eviden
     assert report.errors == again.errors == {}
     assert not report.left_alone
     assert again.committed == again.rolled_back == ()
-    counts = bank.audit()
+    counts, judged = bank.audit(), bank.judge()
     daemon_says = (world.folder / "daemon").read_text().splitlines()
     world.assert_nothing_is_left()
     recovered = sum(f" {how} {PREFIX}" in line for line in daemon_says for how in ("committed", "rolled back"))
-    print(f"kills: {dict(kills)}; transfers: {dict(counts)}")
+    print(f"kills: {dict(kills)}; transfers: {dict(counts)}; lists read: {judged}")
     print(f"the daemon has ended {recovered} branches; the scan at the end: {report}")
     assert counts["committed"] > 0
+    assert judged > 0
     evidence.add(Count.TRANSFERS, counts.total())
     evidence.add(Count.BANK_KILLS, kills.total())
     evidence.add(Count.RECOVERIES, recovered + len(report.committed) + len(report.rolled_back))

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, TypeVarTuple
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from txpool.tm.transaction import Transaction
-
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -29,6 +27,16 @@ class Signal(Protocol):
     def acquire(self, timeout: float = -1) -> bool: ...
 
     def release(self) -> None: ...
+
+
+class HasLocks(Protocol):
+    """A transaction that a call makes."""
+
+    gtrid: str
+    in_loop: bool
+    awaits: bool
+    #: Makes its locks.
+    new_lock: Callable[[], Any]
 
 
 class Call(Protocol):
@@ -46,7 +54,7 @@ class Call(Protocol):
     def in_thread(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Call what only blocks in a thread, in a copy of the context. A cancellation waits for its end."""
 
-    def adopt(self, transaction: Transaction) -> None:
+    def adopt(self, transaction: HasLocks) -> None:
         """The call has made this transaction: give it locks that tasks can wait for."""
 
 

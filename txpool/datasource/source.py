@@ -12,9 +12,9 @@ from txpool.errors import ConfigurationError
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.resource_managers import find_resource_manager
-from txpool.resources.base import Branch, BranchRecord, Role
+from txpool.resources.base import BegunBy, Branch, BranchRecord, Role
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.resources.manager import BegunBy, PhaseTwo
+from txpool.resources.manager import PhaseTwo
 from txpool.resources.marked.branch_rows import BranchRows
 from txpool.resources.recovery_access import BranchRecovery, StagingArea, XidsTable
 from txpool.sql.characteristics import Characteristics

@@ -25,13 +25,12 @@ from txpool.pool import Pooled
 from txpool.sql.characteristics import UNSPECIFIED
 from txpool.tm.ambient import ambient
 from txpool.tm.completion.status import ACTIVE, UNDER_WAY, Status
-from txpool.tm.enlistment import Part
+from txpool.tm.enlistment import Enlists, Part
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
+    from txpool.dbapi.statements import PooledDatasource
     from txpool.resources.base import MarkedBranch, OpenBranch
     from txpool.sql.characteristics import Characteristics
-    from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 
@@ -84,7 +83,7 @@ class Enlistment(EnlistedStatements, Part):
     #: Which use of the physical connection is this one: while it lasts, the connection was not given back.
     _use: int
 
-    def __init__(self, datasource: DataSource, transaction: Transaction) -> None:
+    def __init__(self, datasource: PooledDatasource, transaction: Enlists) -> None:
         self.datasource = datasource
         #: A weak reference to its transaction, which refers to it: returns None once that was dropped.
         self.owner = ref(transaction)
@@ -108,7 +107,7 @@ class Enlistment(EnlistedStatements, Part):
 
     # -- for the transaction ------------------------------------------------------------------------------------
 
-    def open(self, transaction: Transaction, timeout: float | None) -> None:
+    def open(self, transaction: Enlists, timeout: float | None) -> None:
         """Take the physical connection, unless another thread has; wait `timeout` seconds for it."""
         datasource = self.datasource
         with self.lock:
@@ -259,7 +258,7 @@ class Enlistment(EnlistedStatements, Part):
 
     # -- for its handles ----------------------------------------------------------------------------------------
 
-    def require_here(self, ambient: Transaction | None) -> None:
+    def require_here(self, ambient: Enlists | None) -> None:
         """Raise where this thread, in which `ambient` is another transaction or None, may not use it."""
         if self.pool_state is None:
             raise of_parent_process(self.datasource.name, self.gtrid)

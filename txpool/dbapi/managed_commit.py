@@ -46,7 +46,7 @@ def rollback(enlistment: Enlistment, handle: Handle) -> None:
 
 def _savepoints(enlistment: Enlistment, handle: Handle, command: str) -> Savepoints:
     if not handle.joins_commits:
-        raise end_refused(command, enlistment.datasource, enlistment.gtrid)
+        raise end_refused(command, enlistment.datasource.name, enlistment.gtrid)
     savepoints = enlistment.own_savepoints()
     if savepoints.in_block:
         raise commit_in_block(command, enlistment.datasource.name, enlistment.gtrid)

@@ -76,6 +76,8 @@ FLOORS = (
 WHOLE = ("txpool.conformance", "txpool.log")
 #: Files that a folder has at most, without those in folders of its own.
 MOST_FILES = 12
+#: Modules that a circle of imports has at most, if those for types alone count.
+MOST_IN_A_CIRCLE = 5
 #: Arrows that run up, with their reason. None is to be added.
 UP = {
     ("txpool.tm.demarcation", "txpool.idempotency"): "a block with a transaction_id records it",
@@ -127,11 +129,11 @@ def room_of(module: str, path: Path) -> str:
     return module if parent in PACKAGES else parent
 
 
-def imported(path: Path, known: dict[str, Path], *, in_calls: bool = True) -> Iterator[str]:
-    """The modules of ours that a file imports, where it is executed; not what only types need."""
+def imported(path: Path, known: dict[str, Path], *, in_calls: bool = True, types: bool = False) -> Iterator[str]:
+    """The modules of ours that a file imports, where it is executed; what only types need by `types`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             node.body.clear()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not in_calls:
             node.body.clear()
@@ -174,6 +176,42 @@ def test_no_floor_imports_one_above_it() -> None:
 def test_no_imports_of_modules_go_in_a_circle() -> None:
     known = modules()
     TopologicalSorter({module: {*imported(path, known, in_calls=False)} for module, path in known.items()}).prepare()
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The modules that reach each other, by Kosaraju: along the arrows, then against them, the last left first."""
+    left: list[str] = []
+    seen: set[str] = set()
+
+    def leave(module: str) -> None:
+        seen.add(module)
+        for other in sorted(graph[module] - seen):
+            if other not in seen:
+                leave(other)
+        left.append(module)
+
+    for module in graph:
+        if module not in seen:
+            leave(module)
+    importers = defaultdict(set)
+    for module, others in graph.items():
+        for other in others:
+            importers[other].add(module)
+    found = []
+    while left:
+        circle, near = set(), {left.pop()} & seen
+        while near:
+            circle |= near
+            near = {each for module in near for each in importers[module]} & seen - circle
+        seen -= circle
+        found.append(circle)
+    return found
+
+
+def test_imports_for_types_go_in_small_circles() -> None:
+    known = modules()
+    graph = {module: {*imported(path, known, in_calls=False, types=True)} for module, path in known.items()}
+    assert [sorted(circle) for circle in circles(graph) if len(circle) > MOST_IN_A_CIRCLE] == []
 
 
 def test_a_room_has_at_most_twelve_files() -> None:

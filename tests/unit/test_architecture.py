@@ -85,6 +85,21 @@ UP = {
 }
 
 
+_PEP249 = "PEP 249 prescribes it to each driver, and txpool.errors has those of every driver"
+#: Names that several classes have, with their reason.
+TWICE = {
+    "Error": _PEP249,
+    "DatabaseError": _PEP249,
+    "DataError": _PEP249,
+    "IntegrityError": _PEP249,
+    "InterfaceError": _PEP249,
+    "InternalError": _PEP249,
+    "NotSupportedError": _PEP249,
+    "OperationalError": _PEP249,
+    "ProgrammingError": _PEP249,
+    "DatabaseWrapper": "Django looks for it in the module that ENGINE names",
+    "TransactionMiddleware": "public, of txpool.web.wsgi and of txpool.web.asgi: an application imports one of them",
+}
 #: Underscore names of other packages that have no public counterpart.
 FOREIGN = {
     "_replace": "a public method of named tuples",
@@ -217,6 +232,16 @@ def test_imports_for_types_go_in_small_circles() -> None:
 def test_a_room_has_at_most_twelve_files() -> None:
     sizes = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules().values())
     assert {room: size for room, size in sizes.items() if size > MOST_FILES} == {}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    names = Counter(
+        node.name
+        for path in modules().values()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, number in names.items() if number > 1} == set(TWICE)
 
 
 def private_names_read(path: Path) -> Iterator[str]:

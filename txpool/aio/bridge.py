@@ -60,7 +60,7 @@ class _Awaited(Future[None]):
 
 
 class Call(greenlet):  # type: ignore[misc]
-    """A greenlet in which one call after the other runs. As `txpool.loops.Call`."""
+    """A greenlet in which one call after the other runs. As `txpool.loops.TaskCall`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -296,7 +296,7 @@ class Call(greenlet):  # type: ignore[misc]
 
 
 class Signal:
-    """As `txpool.loops.Signal`."""
+    """As `txpool.loops.OneShotEvent`."""
 
     __slots__ = ("_call", "_set", "number")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from txpool.dbapi.driver_attributes import SessionOverrides
-from txpool.dbapi.managed_commit import Savepoints
+from txpool.dbapi.managed_commit import SavepointStack
 from txpool.dbapi.open_results import OpenResults, close_open
 from txpool.dbapi.refusals import (
     not_ambient_here,
@@ -93,7 +93,7 @@ class Enlistment(EnlistedStatements, Part):
         self.pooled: Pooled[Any] | None = None
         self.raw: Any = None
         #: Of the handles whose commits join; None if there was no such handle, nor a block of the driver's own.
-        self.savepoints: Savepoints | None = None
+        self.savepoints: SavepointStack | None = None
         #: The attributes that handles have overridden; None if none has.
         self.overrides: SessionOverrides | None = None
         #: The attributes of its connection that the transaction has set, and that no handle may change.
@@ -153,7 +153,7 @@ class Enlistment(EnlistedStatements, Part):
             self.pooled.ending = monotonic()  # type: ignore[union-attr]
             return self.branch
 
-    def own_savepoints(self) -> Savepoints:
+    def own_savepoints(self) -> SavepointStack:
         """The savepoints on its connection. Under the lock, or before anything uses them."""
         if self.savepoints is None:
             made = self._savepoints_on(self.raw)
@@ -161,8 +161,8 @@ class Enlistment(EnlistedStatements, Part):
                 self.savepoints = made
         return self.savepoints
 
-    def _savepoints_on(self, raw: Any) -> Savepoints:
-        return Savepoints(partial(self.datasource.driver_adapter.execute, raw))
+    def _savepoints_on(self, raw: Any) -> SavepointStack:
+        return SavepointStack(partial(self.datasource.driver_adapter.execute, raw))
 
     def mark_unreusable(self) -> None:
         """Destroy the connection at `release`: a cancel is on its way, and may reach it late. No I/O."""

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txpool.dbapi.driver_attributes import NO_ATTRIBUTES, SessionOverrides
-from txpool.dbapi.managed_commit import Savepoints
+from txpool.dbapi.managed_commit import SavepointStack
 from txpool.dbapi.refusals import (
     ended_by_sql,
     fixed_by_transaction,
@@ -70,7 +70,7 @@ class EnlistedStatements:
         branch: OpenBranch | MarkedBranch
         pooled: Pooled[Any] | None
         raw: RawConnection
-        savepoints: Savepoints | None
+        savepoints: SavepointStack | None
         fixed_modes: frozenset[str]
         in_pipeline: bool
         _driver: Driver

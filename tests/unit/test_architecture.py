@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -144,15 +145,26 @@ def room_of(module: str, path: Path) -> str:
     return module if parent in PACKAGES else parent
 
 
-def imported(path: Path, known: dict[str, Path], *, in_calls: bool = True, types: bool = False) -> Iterator[str]:
-    """The modules of ours that a file imports, where it is executed; what only types need by `types`."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def executed(path: Path, *, in_calls: bool, types: bool) -> Iterator[ast.AST]:
+    """What importing a file executes; what its functions execute by `in_calls`, what types need by `types`."""
+    pending: list[ast.AST] = [parsed(path)]
+    while pending:
+        node = pending.pop()
+        yield node
         if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            node.body.clear()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not in_calls:
-            node.body.clear()
-    for node in ast.walk(tree):
+            pending += node.orelse
+        elif in_calls or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            pending += ast.iter_child_nodes(node)
+
+
+def imported(path: Path, known: dict[str, Path], *, in_calls: bool = True, types: bool = False) -> Iterator[str]:
+    """The modules of ours that a file imports."""
+    for node in executed(path, in_calls=in_calls, types=types):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module in known:
@@ -236,20 +248,16 @@ def test_a_room_has_at_most_twelve_files() -> None:
 
 def test_no_two_classes_have_one_name() -> None:
     names = Counter(
-        node.name
-        for path in modules().values()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
+        node.name for path in modules().values() for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)
     )
     assert {name for name, number in names.items() if number > 1} == set(TWICE)
 
 
 def private_names_read(path: Path) -> Iterator[str]:
     """The underscore names that a file reads of objects whose classes it does not have."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     own = set()
     read = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             own.add(node.name)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):

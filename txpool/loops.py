@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, TypeVarTuple
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from txpool.tm.transaction import Transaction
-
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -23,7 +21,7 @@ READ: Final = 1
 WRITE: Final = 2
 
 
-class Signal(Protocol):
+class OneShotEvent(Protocol):
     """A one-shot event with the methods of a lock that is held: any thread releases it, and the call acquires it."""
 
     def acquire(self, timeout: float = -1) -> bool: ...
@@ -31,7 +29,17 @@ class Signal(Protocol):
     def release(self) -> None: ...
 
 
-class Call(Protocol):
+class HasLocks(Protocol):
+    """A transaction that a call makes."""
+
+    gtrid: str
+    in_loop: bool
+    awaits: bool
+    #: Makes its locks.
+    new_lock: Callable[[], Any]
+
+
+class TaskCall(Protocol):
     """A call of a task that is under way. Every method is called in its greenlet, and may switch to the loop."""
 
     def wait_for(self, descriptor: int, events: int, timeout: float | None = None) -> int:
@@ -40,13 +48,13 @@ class Call(Protocol):
     def steps(self, steps: Generator[Any, Any, T], descriptor: int, interval: float | None = None) -> T:
         """Run a generator of psycopg's steps. With an interval, it is asked as often, also where nothing has come."""
 
-    def signal(self) -> Signal:
+    def signal(self) -> OneShotEvent:
         """A signal that this call may wait for."""
 
     def in_thread(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Call what only blocks in a thread, in a copy of the context. A cancellation waits for its end."""
 
-    def adopt(self, transaction: Transaction) -> None:
+    def adopt(self, transaction: HasLocks) -> None:
         """The call has made this transaction: give it locks that tasks can wait for."""
 
 
@@ -57,7 +65,7 @@ def _none() -> None:
 #: Whether a loop was ever used.
 used = False
 #: The call in which this code runs; None outside of any.
-current: Callable[[], Call | None] = _none
+current: Callable[[], TaskCall | None] = _none
 #: The event loop of the task for which this thread works; None in any other thread.
 serving: Callable[[], AbstractEventLoop | None] = _none
 
@@ -72,7 +80,7 @@ def when_used(install: Callable[[], object]) -> None:
         install()
 
 
-def use(find: Callable[[], Call | None], find_loop: Callable[[], AbstractEventLoop | None]) -> None:
+def use(find: Callable[[], TaskCall | None], find_loop: Callable[[], AbstractEventLoop | None]) -> None:
     """A loop is used from now on; these are to be `current` and `serving`."""
     global used, current, serving
     current, serving, used = find, find_loop, True

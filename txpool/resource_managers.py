@@ -14,12 +14,13 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txpool.errors import ConfigurationError, described
 
 if TYPE_CHECKING:
-    from txpool.resources.manager import ResourceManager
+    from txpool.resources.parts import DsnPart, LogPart
+    from txpool.sql.characteristics import Characteristics
 
 logger = logging.getLogger("txpool")
 
@@ -30,9 +31,9 @@ _MANAGER_OF = "txpool.resources.own.manager:manager_of"
 #: Brings one up to date that was written for an earlier version; above this module, too.
 _FORMER = "txpool.resources.former:brought_up_to_date"
 #: What was imported, or why it cannot be.
-_loaded: dict[str, ResourceManager | str] = {}
+_loaded: dict[str, RegisteredManager | str] = {}
 #: Those whose driver somebody has given, and not a url alone.
-_used: dict[str, ResourceManager] = {}
+_used: dict[str, RegisteredManager] = {}
 #: txpool's own, as in pyproject.toml. They are listed here as well, since a zip for Spark's executors has no metadata.
 BUILT_IN = {
     "psycopg": "txpool.resources.postgresql.manager:MANAGER",
@@ -41,6 +42,30 @@ BUILT_IN = {
     "mysqlclient": "txpool.resources.mysql.manager:MYSQLCLIENT",
     "jdbc": "txpool.resources.jdbc.manager:MANAGER",
 }
+
+
+class RegisteredManager(Protocol):
+    """A resource manager, as configuration reads it: see `txpool.resources.manager.ResourceManager`."""
+
+    driver: str
+    database: str
+    schemes: tuple[str, ...]
+    url_example: str
+    modes: tuple[str, ...]
+    url_is_path: bool
+    writes_rows: bool
+    instead_of_connecting: str
+    requirement: str
+    dsn: DsnPart | None
+    log: LogPart | None
+
+    def url_parameters(self) -> Collection[str]: ...
+
+    def check(self, settings: Any) -> None: ...
+
+    def why_not_begin(self, characteristics: Characteristics) -> str: ...
+
+    def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool: ...
 
 
 class Drivers(Collection[str]):
@@ -66,20 +91,20 @@ def names_code(driver: str) -> bool:
     return _CODE.fullmatch(driver) is not None
 
 
-def find_resource_manager(driver: str) -> ResourceManager:
+def find_resource_manager(driver: str) -> RegisteredManager:
     """The resource manager of a driver. ConfigurationError if there is none, or if it cannot be imported."""
     manager = _load(driver)
     _used[driver] = manager
     return manager
 
 
-def known() -> list[ResourceManager]:
+def known() -> list[RegisteredManager]:
     """txpool's own resource managers, and those of other packages whose driver this process has been given."""
     ours = [_load(driver) for driver in BUILT_IN]
     return ours + [manager for driver, manager in list(_used.items()) if driver not in BUILT_IN]
 
 
-def of_url(url: str) -> ResourceManager | None:
+def of_url(url: str) -> RegisteredManager | None:
     """The resource manager to whose schemes a url belongs; None if there is none.
 
     A package whose resource manager cannot be imported is skipped: whoever gives its driver is told.
@@ -94,7 +119,7 @@ def of_url(url: str) -> ResourceManager | None:
     return None
 
 
-def _load(driver: str) -> ResourceManager:
+def _load(driver: str) -> RegisteredManager:
     """Import it, once. An import that has failed is not tried again."""
     loaded = _loaded.get(driver)
     if loaded is None:
@@ -104,7 +129,7 @@ def _load(driver: str) -> ResourceManager:
     return loaded
 
 
-def _import(driver: str) -> ResourceManager | str:
+def _import(driver: str) -> RegisteredManager | str:
     """The resource manager, or why there is none. ConfigurationError if a package may yet bring it."""
     if names_code(driver):
         return _import_code(driver)
@@ -114,7 +139,7 @@ def _import(driver: str) -> ResourceManager | str:
         problem = f"is in several packages: {', '.join(each.value for each in found)}" if found else "is not installed"
         raise ConfigurationError(f"driver {driver!r} {problem}: write {' or '.join(DRIVERS)}")
     try:
-        manager: ResourceManager = found[0].load()
+        manager: RegisteredManager = found[0].load()
     except Exception as error:  # whatever a package of somebody else's raises
         return f"driver {driver!r}: {found[0].value} cannot be imported: {described(error)}{_instead_of(error)}"
     schemes = getattr(manager, "schemes", None)
@@ -123,16 +148,16 @@ def _import(driver: str) -> ResourceManager | str:
     return manager if ours else _brought_up_to_date(manager)
 
 
-def _brought_up_to_date(manager: ResourceManager) -> ResourceManager:
-    bring: Callable[[ResourceManager], ResourceManager] = EntryPoint("former", _FORMER, GROUP).load()
+def _brought_up_to_date(manager: RegisteredManager) -> RegisteredManager:
+    bring: Callable[[RegisteredManager], RegisteredManager] = EntryPoint("former", _FORMER, GROUP).load()
     return bring(manager)
 
 
-def _import_code(driver: str) -> ResourceManager:
+def _import_code(driver: str) -> RegisteredManager:
     """The resource manager of `package.module:Class`. ConfigurationError: it may be corrected, and tried again."""
     try:
         named = EntryPoint(driver, driver, GROUP).load()
-        manager: ResourceManager | str = EntryPoint(driver, _MANAGER_OF, GROUP).load()(driver, named)
+        manager: RegisteredManager | str = EntryPoint(driver, _MANAGER_OF, GROUP).load()(driver, named)
     except Exception as error:  # whatever the user's own module raises
         raise ConfigurationError(
             f"driver {driver!r} cannot be imported: {described(error)}{_instead_of(error)}"

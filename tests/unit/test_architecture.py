@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -76,6 +77,8 @@ FLOORS = (
 WHOLE = ("txpool.conformance", "txpool.log")
 #: Files that a folder has at most, without those in folders of its own.
 MOST_FILES = 12
+#: Modules that a circle of imports has at most, if those for types alone count.
+MOST_IN_A_CIRCLE = 5
 #: Arrows that run up, with their reason. None is to be added.
 UP = {
     ("txpool.tm.demarcation", "txpool.idempotency"): "a block with a transaction_id records it",
@@ -83,6 +86,21 @@ UP = {
 }
 
 
+_PEP249 = "PEP 249 prescribes it to each driver, and txpool.errors has those of every driver"
+#: Names that several classes have, with their reason.
+TWICE = {
+    "Error": _PEP249,
+    "DatabaseError": _PEP249,
+    "DataError": _PEP249,
+    "IntegrityError": _PEP249,
+    "InterfaceError": _PEP249,
+    "InternalError": _PEP249,
+    "NotSupportedError": _PEP249,
+    "OperationalError": _PEP249,
+    "ProgrammingError": _PEP249,
+    "DatabaseWrapper": "Django looks for it in the module that ENGINE names",
+    "TransactionMiddleware": "public, of txpool.web.wsgi and of txpool.web.asgi: an application imports one of them",
+}
 #: Underscore names of other packages that have no public counterpart.
 FOREIGN = {
     "_replace": "a public method of named tuples",
@@ -127,15 +145,26 @@ def room_of(module: str, path: Path) -> str:
     return module if parent in PACKAGES else parent
 
 
-def imported(path: Path, known: dict[str, Path], *, in_calls: bool = True) -> Iterator[str]:
-    """The modules of ours that a file imports, where it is executed; not what only types need."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            node.body.clear()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not in_calls:
-            node.body.clear()
-    for node in ast.walk(tree):
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def executed(path: Path, *, in_calls: bool, types: bool) -> Iterator[ast.AST]:
+    """What importing a file executes; what its functions execute by `in_calls`, what types need by `types`."""
+    pending: list[ast.AST] = [parsed(path)]
+    while pending:
+        node = pending.pop()
+        yield node
+        if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            pending += node.orelse
+        elif in_calls or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            pending += ast.iter_child_nodes(node)
+
+
+def imported(path: Path, known: dict[str, Path], *, in_calls: bool = True, types: bool = False) -> Iterator[str]:
+    """The modules of ours that a file imports."""
+    for node in executed(path, in_calls=in_calls, types=types):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module in known:
@@ -176,17 +205,59 @@ def test_no_imports_of_modules_go_in_a_circle() -> None:
     TopologicalSorter({module: {*imported(path, known, in_calls=False)} for module, path in known.items()}).prepare()
 
 
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The modules that reach each other, by Kosaraju: along the arrows, then against them, the last left first."""
+    left: list[str] = []
+    seen: set[str] = set()
+
+    def leave(module: str) -> None:
+        seen.add(module)
+        for other in sorted(graph[module] - seen):
+            if other not in seen:
+                leave(other)
+        left.append(module)
+
+    for module in graph:
+        if module not in seen:
+            leave(module)
+    importers = defaultdict(set)
+    for module, others in graph.items():
+        for other in others:
+            importers[other].add(module)
+    found = []
+    while left:
+        circle, near = set(), {left.pop()} & seen
+        while near:
+            circle |= near
+            near = {each for module in near for each in importers[module]} & seen - circle
+        seen -= circle
+        found.append(circle)
+    return found
+
+
+def test_imports_for_types_go_in_small_circles() -> None:
+    known = modules()
+    graph = {module: {*imported(path, known, in_calls=False, types=True)} for module, path in known.items()}
+    assert [sorted(circle) for circle in circles(graph) if len(circle) > MOST_IN_A_CIRCLE] == []
+
+
 def test_a_room_has_at_most_twelve_files() -> None:
     sizes = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules().values())
     assert {room: size for room, size in sizes.items() if size > MOST_FILES} == {}
 
 
+def test_no_two_classes_have_one_name() -> None:
+    names = Counter(
+        node.name for path in modules().values() for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, number in names.items() if number > 1} == set(TWICE)
+
+
 def private_names_read(path: Path) -> Iterator[str]:
     """The underscore names that a file reads of objects whose classes it does not have."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     own = set()
     read = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             own.add(node.name)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):

@@ -23,7 +23,7 @@ from contextvars import copy_context
 from functools import partial
 from threading import local
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
+from typing import Any, Final, TypeVar, TypeVarTuple, cast
 from weakref import ref
 
 from txpool import loops
@@ -32,9 +32,6 @@ from txpool.aio.lock import TaskLock, owner_of_calls
 from txpool.aio.missing import getcurrent, greenlet
 from txpool.aio.poller import poller_of
 from txpool.errors import ProgrammingError
-
-if TYPE_CHECKING:
-    from txpool.tm.transaction import Transaction
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -63,7 +60,7 @@ class _Awaited(Future[None]):
 
 
 class Call(greenlet):  # type: ignore[misc]
-    """A greenlet in which one call after the other runs. As `txpool.loops.Call`."""
+    """A greenlet in which one call after the other runs. As `txpool.loops.TaskCall`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,7 +224,7 @@ class Call(greenlet):  # type: ignore[misc]
         outcome: T = job.outcome()
         return outcome
 
-    def adopt(self, transaction: Transaction) -> None:
+    def adopt(self, transaction: loops.HasLocks) -> None:
         transaction.in_loop, transaction.awaits = True, self.strict
         transaction.new_lock = cast(Any, partial(TaskLock, transaction.gtrid, strict=self.strict))
 
@@ -299,7 +296,7 @@ class Call(greenlet):  # type: ignore[misc]
 
 
 class Signal:
-    """As `txpool.loops.Signal`."""
+    """As `txpool.loops.OneShotEvent`."""
 
     __slots__ = ("_call", "_set", "number")
 

@@ -221,7 +221,7 @@ class AwaitedStream(AwaitedCursor):
             self._connection.call(self._cursor.close)
 
 
-class _Awaited:
+class _AwaitedMethods:
     """What a synchronous dialect of SQLAlchemy's gets in addition."""
 
     is_async = True
@@ -256,7 +256,7 @@ def _dialect(url: str) -> str:
         added["supports_server_side_cursors"] = True
         added["execution_ctx_cls"] = type("ExecutionContext", (_Streams, base.execution_ctx_cls), {})
     name = f"{given.get_backend_name()}_{given.get_driver_name()}"
-    globals()[name] = type(base.__name__, (_Awaited, base), added)
+    globals()[name] = type(base.__name__, (_AwaitedMethods, base), added)
     registry.register(f"{given.get_backend_name()}.txpool_{given.get_driver_name()}", __name__, name)
     return f"{given.get_backend_name()}+txpool_{given.get_driver_name()}://"
 

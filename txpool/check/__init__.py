@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import cast
 
 from txpool.check import log, node
 from txpool.config.keys import COORDINATOR_KEYS, RECOVERY_KEYS
@@ -32,6 +33,7 @@ from txpool.findings.finding import (
 from txpool.resource_managers import find_resource_manager
 from txpool.resources.deadlines import step_until
 from txpool.resources.driver.making import not_installed
+from txpool.resources.manager import ResourceManager
 
 __all__ = ["CheckReport", "Finding", "Section", "Severity", "check"]
 
@@ -142,7 +144,8 @@ def _others_read(caught: Iterable[warnings.WarningMessage]) -> list[Finding]:
 
 def _of_database(settings: DataSourceSettings, old: float, timeout: float | None) -> Iterator[Finding]:
     try:
-        yield from find_resource_manager(settings.driver).findings(settings, stale_after=old, timeout=timeout)
+        manager = cast("ResourceManager", find_resource_manager(settings.driver))
+        yield from manager.findings(settings, stale_after=old, timeout=timeout)
     except ModuleNotFoundError as error:
         raise not_installed(settings, error) from error
 

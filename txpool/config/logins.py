@@ -15,17 +15,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
 from txpool.config.secrets import FUNCTION, ConfiguredValue, Secret
 from txpool.config.url import Parts, UrlError, decoded, logins_in, split
 from txpool.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from txpool.config.settings import DataSourceSettings
 
 #: What a note writes for each beginning that a url may have.
 _SCHEMES: Final = {
@@ -34,9 +30,8 @@ _SCHEMES: Final = {
     "mysql://": "mysql://",
     "mariadb://": "mysql://",
 }
-_REFERENCE: Final = re.compile(r"\$\{(?:env:(?P<variable>[A-Za-z_][A-Za-z0-9_]*)|file:(?P<path>[^\0-\x1f{}]+))\}")
+REFERENCE: Final = re.compile(r"\$\{(?:env:(?P<variable>[A-Za-z_][A-Za-z0-9_]*)|file:(?P<path>[^\0-\x1f{}]+))\}")
 _STANDS_FOR: Final = "\0"  # a reference
-_PASSWORD_BY_REFERENCE: Final = re.compile(rf"[a-z]+://[^:/?#@]*:(?P<reference>{_REFERENCE.pattern})@.*", re.DOTALL)
 #: What a note says of branches that write rows (xa.evidence = row).
 _ROWS: Final = " with rows"
 _FORM: Final = re.compile(rf"(?P<url>\S+)(?:\s+by\s+(?P<function>{FUNCTION}))?(?P<rows>{_ROWS})?", re.ASCII)
@@ -46,8 +41,6 @@ _DATABASE: Final = re.compile(r"(?!\.)[\w$.-]{0,64}")
 _ANY: Final = "*"
 #: What the url says in its own place.
 _OWN_PLACE: Final = frozenset({"user", "password", "host", "port", "dbname", "service"})
-#: The names that txpool's tables have by default. By any other, a note could choose where recovery writes.
-_MARKS, _BRANCHES = "xids", "txpool_branches"
 _RIGHT: Final = "write postgresql://user:${env:NAME}@host:port/database, or mysql://… likewise"
 
 
@@ -142,42 +135,12 @@ def _allowed(entry: ConfiguredValue) -> AllowedLogin:
     return AllowedLogin(login, f"{login.scheme}{user}{parts.hosts}/", parameters, entry)
 
 
-def login_of(settings: DataSourceSettings, scheme: str, *, user: str, host: str, port: int, database: str) -> str:
-    """The login that is noted of a datasource. Empty if a file describes it, or if it has none to be followed.
-
-    One with a table of another name than the default has none: recovery takes the name of no table from a note.
-    """
-    rows, marked = settings.xa_evidence == "row", settings.mode == "cmr"
-    named = (rows and settings.xa_evidence_table != _BRANCHES) or (marked and settings.cmr_table != _MARKS)
-    if settings.file or named or not host:
-        return ""
-    reference = "" if settings.password is None else _reference_of(settings.password)
-    function = "" if settings.issuer is None else settings.issuer.name
-    return _noted(Login(scheme, user, ((_same_host(host), str(port)),), database, reference, function, rows))
-
-
-@lru_cache(maxsize=64)
-def _noted(login: Login) -> str:
-    return str(login) if read_note(str(login)) is not None else ""
-
-
-def _reference_of(password: Secret) -> str:
-    """The reference that a password consists of; empty if it is another text."""
-    entry = password.entry
-    form = _PASSWORD_BY_REFERENCE if password.in_url else _REFERENCE
-    match = form.fullmatch(entry.raw)
-    if match is None:
-        return ""
-    path = match["path"]
-    return f"${{env:{match['variable']}}}" if path is None else f"${{file:{os.path.abspath(entry.folder / path)}}}"
-
-
 def _parse(text: str, folder: Path) -> tuple[Login, Parts]:
     """A login, and the parts of its url; UrlError, which shows no part of it."""
     if _STANDS_FOR in text:
         raise UrlError("has a NUL in it")
-    references = list(_REFERENCE.finditer(text))
-    match = _FORM.fullmatch(_REFERENCE.sub(_STANDS_FOR, text))
+    references = list(REFERENCE.finditer(text))
+    match = _FORM.fullmatch(REFERENCE.sub(_STANDS_FOR, text))
     if match is None:
         raise UrlError(f"is none: {_RIGHT}")
     parts = split(match["url"])
@@ -197,11 +160,11 @@ def _parse(text: str, folder: Path) -> tuple[Login, Parts]:
     if by_reference:
         path = references[0]["path"]
         reference = references[0][0] if path is None else f"${{file:{os.path.abspath(folder / path)}}}"
-    places = tuple((_same_host(decoded(each["v6"] or each["name"])), each["port"]) for each in hosts if each)
+    places = tuple((same_host(decoded(each["v6"] or each["name"])), each["port"]) for each in hosts if each)
     return Login(scheme, user, places, database, reference, match["function"] or "", bool(match["rows"])), parts
 
 
-def _same_host(host: str) -> str:
+def same_host(host: str) -> str:
     return host if host.startswith("/") else host.lower()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from txpool.config.settings import DataSourceSettings
@@ -12,9 +12,9 @@ from txpool.errors import ConfigurationError
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.resource_managers import find_resource_manager
-from txpool.resources.base import Branch, BranchRecord, Role
+from txpool.resources.base import BegunBy, Branch, BranchRecord, Role
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
-from txpool.resources.manager import BegunBy, PhaseTwo
+from txpool.resources.manager import PhaseTwo, ResourceManager
 from txpool.resources.marked.branch_rows import BranchRows
 from txpool.resources.recovery_access import BranchRecovery, StagingArea, XidsTable
 from txpool.sql.characteristics import Characteristics
@@ -40,7 +40,7 @@ class Source:
         #: The role of its branches, which follows from the mode.
         self.role = Role(settings.mode)
         self.driver = settings.driver  #: The driver's name, as in the file.
-        self.resource_manager = find_resource_manager(settings.driver)
+        self.resource_manager = cast("ResourceManager", find_resource_manager(settings.driver))
         #: Whether its branches have names before their first work.
         self.names_early = self.role is Role.PREPARED and self.resource_manager.names_early
         #: The url, without a password.

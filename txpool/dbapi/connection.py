@@ -19,7 +19,7 @@ from txpool.errors import translate
 from txpool.tm.ambient import ambient as ambient_transaction
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
+    from txpool.dbapi.statements import PooledDatasource
 
 
 class PEP249Connection(TwoPhaseHandle):
@@ -77,7 +77,7 @@ class PEP249Connection(TwoPhaseHandle):
         elif ambient is not None:
             ambient.require_active()
             if not self.joins_commits:
-                raise end_refused("commit", self._open_datasource(), ambient.gtrid)
+                raise end_refused("commit", self._open_datasource().name, ambient.gtrid)
 
     def rollback(self) -> None:
         """Plain: as the driver's. Enlisted: ProgrammingError; if it joins commits, undo its work.
@@ -149,7 +149,7 @@ class PEP249Connection(TwoPhaseHandle):
         return self._why_closed() is not None
 
     @property
-    def datasource(self) -> DataSource:
+    def datasource(self) -> PooledDatasource:
         """The datasource that it was taken from. InterfaceError once it is closed."""
         return self._open_datasource()
 

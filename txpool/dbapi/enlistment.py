@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from txpool.dbapi.driver_attributes import SessionOverrides
-from txpool.dbapi.managed_commit import Savepoints
+from txpool.dbapi.managed_commit import SavepointStack
 from txpool.dbapi.open_results import OpenResults, close_open
 from txpool.dbapi.refusals import (
     not_ambient_here,
@@ -25,13 +25,12 @@ from txpool.pool import Pooled
 from txpool.sql.characteristics import UNSPECIFIED
 from txpool.tm.ambient import ambient
 from txpool.tm.completion.status import ACTIVE, UNDER_WAY, Status
-from txpool.tm.enlistment import Part
+from txpool.tm.enlistment import Enlists, Part
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
+    from txpool.dbapi.statements import PooledDatasource
     from txpool.resources.base import MarkedBranch, OpenBranch
     from txpool.sql.characteristics import Characteristics
-    from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
 
@@ -84,7 +83,7 @@ class Enlistment(EnlistedStatements, Part):
     #: Which use of the physical connection is this one: while it lasts, the connection was not given back.
     _use: int
 
-    def __init__(self, datasource: DataSource, transaction: Transaction) -> None:
+    def __init__(self, datasource: PooledDatasource, transaction: Enlists) -> None:
         self.datasource = datasource
         #: A weak reference to its transaction, which refers to it: returns None once that was dropped.
         self.owner = ref(transaction)
@@ -94,7 +93,7 @@ class Enlistment(EnlistedStatements, Part):
         self.pooled: Pooled[Any] | None = None
         self.raw: Any = None
         #: Of the handles whose commits join; None if there was no such handle, nor a block of the driver's own.
-        self.savepoints: Savepoints | None = None
+        self.savepoints: SavepointStack | None = None
         #: The attributes that handles have overridden; None if none has.
         self.overrides: SessionOverrides | None = None
         #: The attributes of its connection that the transaction has set, and that no handle may change.
@@ -108,7 +107,7 @@ class Enlistment(EnlistedStatements, Part):
 
     # -- for the transaction ------------------------------------------------------------------------------------
 
-    def open(self, transaction: Transaction, timeout: float | None) -> None:
+    def open(self, transaction: Enlists, timeout: float | None) -> None:
         """Take the physical connection, unless another thread has; wait `timeout` seconds for it."""
         datasource = self.datasource
         with self.lock:
@@ -154,7 +153,7 @@ class Enlistment(EnlistedStatements, Part):
             self.pooled.ending = monotonic()  # type: ignore[union-attr]
             return self.branch
 
-    def own_savepoints(self) -> Savepoints:
+    def own_savepoints(self) -> SavepointStack:
         """The savepoints on its connection. Under the lock, or before anything uses them."""
         if self.savepoints is None:
             made = self._savepoints_on(self.raw)
@@ -162,8 +161,8 @@ class Enlistment(EnlistedStatements, Part):
                 self.savepoints = made
         return self.savepoints
 
-    def _savepoints_on(self, raw: Any) -> Savepoints:
-        return Savepoints(partial(self.datasource.driver_adapter.execute, raw))
+    def _savepoints_on(self, raw: Any) -> SavepointStack:
+        return SavepointStack(partial(self.datasource.driver_adapter.execute, raw))
 
     def mark_unreusable(self) -> None:
         """Destroy the connection at `release`: a cancel is on its way, and may reach it late. No I/O."""
@@ -259,7 +258,7 @@ class Enlistment(EnlistedStatements, Part):
 
     # -- for its handles ----------------------------------------------------------------------------------------
 
-    def require_here(self, ambient: Transaction | None) -> None:
+    def require_here(self, ambient: Enlists | None) -> None:
         """Raise where this thread, in which `ambient` is another transaction or None, may not use it."""
         if self.pool_state is None:
             raise of_parent_process(self.datasource.name, self.gtrid)

@@ -26,8 +26,8 @@ from txpool.tm.ambient import live
 from txpool.tm.completion import dropped
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.dbapi.statements import PooledDatasource
     from txpool.resources.driver.raw import RawConnection
     from txpool.tm.transaction import Transaction
 
@@ -51,8 +51,8 @@ class Handle:
     #: What the driver's own message says first, for libraries that look for it.
     _CLOSED_MESSAGE: ClassVar[str] = ""
 
-    def __init__(self, datasource: DataSource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
-        self._datasource: DataSource | None = datasource
+    def __init__(self, datasource: PooledDatasource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
+        self._datasource: PooledDatasource | None = datasource
         self.required = datasource.required  # None if all statements outside transactions are allowed
         self.pooled = pooled
         self.enlistment = enlistment
@@ -149,7 +149,7 @@ class Handle:
         self._before_give_back(pooled, datasource)
         datasource.pool.give_back(pooled)
 
-    def _before_give_back(self, pooled: Pooled[Any], datasource: DataSource) -> None:
+    def _before_give_back(self, pooled: Pooled[Any], datasource: PooledDatasource) -> None:
         """Once it has left its physical connection, restore there what was set on this handle; no I/O."""
         if self.handle_state is not None:
             self.handle_state.restore()
@@ -317,7 +317,7 @@ class Handle:
         if self.required is not None:
             self.required.check()
 
-    def _open_datasource(self) -> DataSource:
+    def _open_datasource(self) -> PooledDatasource:
         self.require_open()
         return self._datasource  # type: ignore[return-value]
 

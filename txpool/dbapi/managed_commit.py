@@ -44,9 +44,9 @@ def rollback(enlistment: Enlistment, handle: Handle) -> None:
             raise error from None
 
 
-def _savepoints(enlistment: Enlistment, handle: Handle, command: str) -> Savepoints:
+def _savepoints(enlistment: Enlistment, handle: Handle, command: str) -> SavepointStack:
     if not handle.joins_commits:
-        raise end_refused(command, enlistment.datasource, enlistment.gtrid)
+        raise end_refused(command, enlistment.datasource.name, enlistment.gtrid)
     savepoints = enlistment.own_savepoints()
     if savepoints.in_block:
         raise commit_in_block(command, enlistment.datasource.name, enlistment.gtrid)
@@ -73,7 +73,7 @@ class Savepoint:
         self.gone = False
 
 
-class Savepoints:
+class SavepointStack:
     """The savepoints on one raw connection, by its driver's `execute`. Called under the enlistment's lock."""
 
     def __init__(self, execute: Callable[[str], Any]) -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from txpool.errors import InterfaceError, NotSupportedError, ProgrammingError
 from txpool.xid import parse
 
-if TYPE_CHECKING:
-    from txpool.datasource import DataSource
 
-
-def end_refused(command: str, datasource: DataSource, gtrid: str) -> ProgrammingError:
+def end_refused(command: str, datasource: str, gtrid: str) -> ProgrammingError:
     """The error of a handle's commit() or rollback() inside a transaction, if it joins no commits."""
     return ProgrammingError(
-        f"{command}() on a connection of {datasource.name} inside {gtrid}: its work ends with the transaction "
+        f"{command}() on a connection of {datasource} inside {gtrid}: its work ends with the transaction "
         f"(by `txpool.{command}()`, or at the end of the block), which is as it was. A library that calls "
         f"{command}() by itself needs managed.commit = join; SQLAlchemy and pandas need txpool.create_engine()."
     )

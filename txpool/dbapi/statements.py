@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txpool.dbapi.driver_attributes import NO_ATTRIBUTES, SessionOverrides
-from txpool.dbapi.managed_commit import Savepoints
+from txpool.dbapi.managed_commit import SavepointStack
 from txpool.dbapi.refusals import (
     ended_by_sql,
     fixed_by_transaction,
@@ -17,16 +17,41 @@ from txpool.dbapi.refusals import (
 )
 from txpool.errors import Error, translate, translated
 from txpool.locks import RLock
-from txpool.pool import Pooled
+from txpool.pool import Pool, Pooled
 from txpool.tm.completion.status import ACTIVE
+from txpool.tm.enlistment import Enlists, TakesPart
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
     from txpool.dbapi.handle import Handle
-    from txpool.resources.base import MarkedBranch, OpenBranch
-    from txpool.resources.driver.driver import Driver
+    from txpool.resources.base import BegunBy, MarkedBranch, OpenBranch
+    from txpool.resources.driver.driver import BeginsWithStatement, Driver
     from txpool.resources.driver.raw import RawConnection
-    from txpool.tm.transaction import Transaction
+    from txpool.sql.dialects import SqlDialect
+    from txpool.sql.kept import KeptAnswers
+    from txpool.tm.rules.required import Required
+
+
+class BeginsWork(Protocol):
+    """A resource manager, as the part of a transaction uses it."""
+
+    def begin(self, source: Any, transaction: BegunBy, timeout: float | None) -> tuple[Any, Any]: ...
+
+
+class PooledDatasource(TakesPart[Any], Protocol):
+    """A datasource, as the connections of its pool know it."""
+
+    pool: Pool[Any]
+    driver_adapter: Driver
+    required: Required | None
+    joins_commits: bool
+    names_early: bool
+    ending: KeptAnswers[bytes | str, str] | None
+    begins_with: BeginsWithStatement | None
+
+    @property
+    def resource_manager(self) -> BeginsWork: ...
+
+    def sql_of(self, raw: Any) -> SqlDialect | None: ...
 
 
 class EnlistedStatements:
@@ -38,20 +63,20 @@ class EnlistedStatements:
     _fresh: bool
 
     if TYPE_CHECKING:
-        datasource: DataSource
+        datasource: PooledDatasource
         gtrid: str
-        owner: Callable[[], Transaction | None]
+        owner: Callable[[], Enlists | None]
         lock: RLock
         branch: OpenBranch | MarkedBranch
         pooled: Pooled[Any] | None
         raw: RawConnection
-        savepoints: Savepoints | None
+        savepoints: SavepointStack | None
         fixed_modes: frozenset[str]
         in_pipeline: bool
         _driver: Driver
         _ending: Any
 
-    def begin_use(self, handle: Handle) -> Transaction:
+    def begin_use(self, handle: Handle) -> Enlists:
         """Under the lock: raise if no work may be done, and set what this handle has overridden."""
         transaction = self.owner()
         if transaction is None:

@@ -45,7 +45,7 @@ def wrapper_over(driver: str) -> Any:
             executed = getattr(cursor.cursor.raw, "_executed", None)  # which both drivers have
             return executed.decode(errors="replace") if isinstance(executed, bytes | bytearray) else executed
 
-    class Cursor(base.CursorWrapper):
+    class MySQLAliasCursor(base.CursorWrapper):
         """Django's, over the cursor of either driver."""
 
         alias: Any
@@ -101,7 +101,7 @@ def wrapper_over(driver: str) -> Any:
             return connection
 
         def create_cursor(self, name: str | None = None) -> Any:
-            cursor = Cursor(self.connection.cursor())
+            cursor = MySQLAliasCursor(self.connection.cursor())
             cursor.alias, cursor.inside = self, self._inside
             return cursor
 

@@ -14,7 +14,7 @@ from txpool.django.sources import forget
 from txpool.django.wrapper import Transactional
 
 
-class Cursor:
+class SQLiteAliasCursor:
     """Django's cursor, which takes %s for a parameter, over the datasource's."""
 
     convert_query = base.SQLiteCursorWrapper.convert_query
@@ -80,7 +80,7 @@ class DatabaseWrapper(Transactional, base.DatabaseWrapper):
         return connection
 
     def create_cursor(self, name: str | None = None) -> Any:
-        return Cursor(self.connection.cursor(), self, inside=self._inside)
+        return SQLiteAliasCursor(self.connection.cursor(), self, inside=self._inside)
 
     def _set_up(self, raw: Any) -> None:
         """What Django's own connect() does on a session, which keeps it until it is opened anew."""

@@ -33,7 +33,7 @@ _LONGEST_WAIT = 60.0
 _MAX_ERROR = 1000
 
 
-class Outcome(Enum):
+class DeliveryOutcome(Enum):
     """What has become of a message that a relay looked at."""
 
     GONE = auto()  #: delivered, here or by another relay
@@ -106,9 +106,9 @@ class Relay:
                     break
                 if key in behind:
                     continue
-                outcome = Outcome.PARKED if parked else self._attempt(number)
-                delivered += outcome is Outcome.GONE
-                if outcome is Outcome.WAITS or (outcome is Outcome.PARKED and not self._skip_parked):
+                outcome = DeliveryOutcome.PARKED if parked else self._attempt(number)
+                delivered += outcome is DeliveryOutcome.GONE
+                if outcome is DeliveryOutcome.WAITS or (outcome is DeliveryOutcome.PARKED and not self._skip_parked):
                     behind.update([key] if key is not None else [])
             if len(window) < WINDOW:
                 break
@@ -116,11 +116,11 @@ class Relay:
 
     # -- one message --------------------------------------------------------------------------------------------
 
-    def _attempt(self, number: int) -> Outcome:
+    def _attempt(self, number: int) -> DeliveryOutcome:
         if number in self._again:
-            return Outcome.WAITS
+            return DeliveryOutcome.WAITS
         begun = self._begin(number)
-        if isinstance(begun, Outcome):
+        if isinstance(begun, DeliveryOutcome):
             return begun
         attempt = begun.attempts + 1
         try:
@@ -129,27 +129,27 @@ class Relay:
                 self._deliver(Message.of(begun, attempt))
                 self._delete(number, attempt)
         except _Taken:
-            return Outcome.WAITS
+            return DeliveryOutcome.WAITS
         except TransactionInDoubt as error:
             logger.warning("outbox of %s: message %s: %s", self._source.name, begun.id, described(error))
-            return Outcome.WAITS
+            return DeliveryOutcome.WAITS
         except Exception as error:
             return self._failed(number, begun, attempt, error)
         if delivery.unanswered:
             self._recover()
-        return Outcome.GONE
+        return DeliveryOutcome.GONE
 
-    def _begin(self, number: int) -> Row | Outcome:
+    def _begin(self, number: int) -> Row | DeliveryOutcome:
         """Count one more delivery. Returns the message as it was before, or what has become of it."""
         with transaction(), self._table.opened(self._source) as cursor:
             found = self._table.read(cursor, number)
             if found is None:
-                return Outcome.WAITS if self._table.exists(cursor, number) else Outcome.GONE
+                return DeliveryOutcome.WAITS if self._table.exists(cursor, number) else DeliveryOutcome.GONE
             if found.parked:
-                return Outcome.PARKED
+                return DeliveryOutcome.PARKED
             if found.attempts >= self._most:  # the last one has not ended, as if the message killed its relay
                 self._table.fail(cursor, number, found.attempts, "no delivery of it has ended", parked=True)
-                return Outcome.PARKED
+                return DeliveryOutcome.PARKED
             self._table.count(cursor, number, found.attempts)
         return found
 
@@ -167,7 +167,7 @@ class Relay:
             if not self._table.delete(cursor, number, attempt):
                 raise _Taken(f"message {number} was with another relay")
 
-    def _failed(self, number: int, row: Row, attempt: int, error: Exception) -> Outcome:
+    def _failed(self, number: int, row: Row, attempt: int, error: Exception) -> DeliveryOutcome:
         parked = attempt >= self._most
         text = described(error).replace("\0", "?")[:_MAX_ERROR]
         logger.warning(
@@ -182,7 +182,7 @@ class Relay:
         self._again[number] = time.monotonic() + min(_LONGEST_WAIT, 2.0 ** (attempt - 1))
         with transaction(), self._table.opened(self._source) as cursor:
             self._table.fail(cursor, number, attempt, text, parked=parked)
-        return Outcome.PARKED if parked else Outcome.WAITS
+        return DeliveryOutcome.PARKED if parked else DeliveryOutcome.WAITS
 
     def _recover(self) -> None:
         """End what a relay that is dead has left prepared: its message is before all others of its key."""

@@ -70,7 +70,7 @@ class Waiter(Generic[C]):
         self.pooled: Pooled[C] | None = None
         #: Why there will be none.
         self.failure: Exception | None = None
-        self.woken: Lock | loops.Signal
+        self.woken: Lock | loops.OneShotEvent
         if loops.used and (call := loops.current()) is not None:
             self.woken = call.signal()
         else:

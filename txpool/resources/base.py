@@ -11,9 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quoted  # a text as json writes it
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from txpool.xid import Xid
+
+if TYPE_CHECKING:
+    from txpool.resources.deadlines import Deadlines
+    from txpool.sql.characteristics import Characteristics
 
 
 class Role(Enum):
@@ -153,6 +157,14 @@ class PrepareLocation(NamedTuple):
     @property
     def key(self) -> LocationKey:
         return self.identity, self.role
+
+
+class BegunBy(Protocol):
+    """A transaction that begins, as a resource manager sees it."""
+
+    gtrid: str
+    characteristics: Characteristics
+    deadlines: Deadlines
 
 
 class ReadOnlyCheck(Protocol):

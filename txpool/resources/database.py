@@ -18,13 +18,13 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from txpool.errors import translated
-from txpool.resources.manager import BegunBy, PhaseTwo, ResourceManager
+from txpool.resources.manager import PhaseTwo, ResourceManager
 from txpool.sql.characteristics import UNSPECIFIED
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.dbapi.connection import PEP249Connection
-    from txpool.resources.base import MarkedBranch, OpenBranch
+    from txpool.resources.base import BegunBy, MarkedBranch, OpenBranch
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.driver.driver import Driver
     from txpool.sql.characteristics import Characteristics

@@ -24,20 +24,12 @@ from txpool.resources.blocking import OneByOne
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.findings.finding import Finding
-    from txpool.resources.base import Branch, BranchRecord
+    from txpool.resources.base import BegunBy, Branch, BranchRecord
     from txpool.resources.deadlines import Deadlines
     from txpool.resources.parts import DsnPart, LogPart, SparkPart, SQLAlchemyPart
     from txpool.resources.records import RecordsTable
     from txpool.resources.recovery_access import BranchRecovery, StagingArea
     from txpool.sql.characteristics import Characteristics
-
-
-class BegunBy(Protocol):
-    """A transaction that begins, as a resource manager sees it."""
-
-    gtrid: str
-    characteristics: Characteristics
-    deadlines: Deadlines
 
 
 class PhaseTwo(Protocol):

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txpool.errors import NotSupportedError
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
+    from txpool.dbapi.connection import PEP249Connection
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.driver.raw import SqlCursor
 
 _INSERT = "insert into {table} as it (transaction_id, target, gtrid, mode, plan, batch) values (?, ?, ?, ?, ?, ?) "
@@ -56,6 +57,15 @@ class EarlierRun:
     made_at: datetime | None
 
 
+class ConnectableDatasource(Protocol):
+    """A datasource, as its table of records uses it."""
+
+    name: str
+    driver_adapter: Driver
+
+    def connect(self) -> PEP249Connection: ...
+
+
 class RecordsTable(ABC):
     """The table of records in one kind of database. A method with a `cursor` works in that cursor's transaction."""
 
@@ -67,20 +77,20 @@ class RecordsTable(ABC):
     ago: str
 
     @abstractmethod
-    def create(self, source: DataSource, cursor: SqlCursor) -> None:
+    def create(self, source: ConnectableDatasource, cursor: SqlCursor) -> None:
         """Create the table if it does not exist, in the cursor's transaction or before it."""
 
     @abstractmethod
     @contextmanager
-    def opened(self, source: DataSource) -> Iterator[Any]:
+    def opened(self, source: ConnectableDatasource) -> Iterator[Any]:
         """A cursor in the ambient transaction; the table exists. Each process checks the table once."""
 
     @abstractmethod
-    def may_be_prepared(self, source: DataSource) -> bool:
+    def may_be_prepared(self, source: ConnectableDatasource) -> bool:
         """Whether a record may belong to a transaction in doubt, which recovery can end."""
 
     @abstractmethod
-    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
+    def read_outside(self, source: ConnectableDatasource, transaction_id: str, target: str) -> EarlierRun | None:
         """Read a record outside the transaction, whose snapshot may be older than the record."""
 
     def insert(self, cursor: SqlCursor, record: list[Any], lock_timeout: int) -> bool | None:

@@ -12,18 +12,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from txpool.config import jdbc
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.config.url import UrlError, parse, path_scheme
 from txpool.errors import ConfigurationError
-from txpool.resource_managers import find_resource_manager, known, of_url
+from txpool.resource_managers import RegisteredManager, find_resource_manager, known, of_url
 from txpool.resources.jdbc.jvm.source import KNOWN_CLASSES
-
-if TYPE_CHECKING:
-    from txpool.resources.manager import ResourceManager
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 _RESERVED = frozenset({"txpool", "recovery", "log"})
@@ -84,7 +80,7 @@ class NewDataSource:
         return cls(name, url)
 
     @property
-    def manager(self) -> ResourceManager:
+    def manager(self) -> RegisteredManager:
         """The resource manager of its url."""
         manager = find_resource_manager(jdbc.DRIVER) if jdbc.is_url(self.url) else of_url(self.url)
         assert manager is not None  # noqa: S101 - `parse` has seen it

@@ -7,14 +7,41 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import ref
 
 from txpool.resources.own.awaited import finished
+from txpool.tm.completion.dropped import Droppable
 from txpool.tm.completion.status import ACTIVE, UNDER_WAY, Status
 
 if TYPE_CHECKING:
+    from txpool.locks import RLock
     from txpool.resources.base import Role
+    from txpool.resources.deadlines import Deadlines
     from txpool.sql.characteristics import Characteristics
-    from txpool.tm.transaction import Transaction
+    from txpool.xid import Xid
 
 E_co = TypeVar("E_co", bound="Part", covariant=True)
+
+
+class Enlists(Droppable, Protocol):
+    """A transaction, as its parts know it."""
+
+    characteristics: Characteristics
+    deadlines: Deadlines
+    label: str
+    #: Makes the locks that are held over waits.
+    new_lock: Callable[[], RLock]
+
+    @property
+    def active(self) -> bool: ...
+
+    @property
+    def ended(self) -> bool: ...
+
+    def require_active(self) -> None: ...
+
+    def early_name(self, datasource: str) -> Xid: ...
+
+    def set_rollback_only(self, reason: BaseException | None = None) -> None: ...
+
+    def release(self, enlistment: Part) -> None: ...
 
 
 class TakesPart(Protocol[E_co]):
@@ -37,7 +64,7 @@ class TakesPart(Protocol[E_co]):
         """Why it cannot begin so; empty if it can."""
 
     @property
-    def enlistment_class(self) -> Callable[[Any, Transaction], E_co]:
+    def enlistment_class(self) -> Callable[[Any, Enlists], E_co]:
         """Makes its part in a transaction, which has not begun yet."""
 
 
@@ -48,13 +75,13 @@ class Part:
     needs_decision = True
     branch: Any
 
-    def __init__(self, datasource: Any, transaction: Transaction) -> None:
+    def __init__(self, datasource: Any, transaction: Enlists) -> None:
         self.datasource = datasource
         self.lock = transaction.new_lock()
         #: What the transaction works with; None until `open` has begun it.
         self.pooled: Any = None
 
-    def open(self, transaction: Transaction, timeout: float | None) -> None:
+    def open(self, transaction: Enlists, timeout: float | None) -> None:
         """Begin the work, unless another thread has; `timeout` is how many seconds to wait for a connection."""
         with self.lock:
             if self.pooled is not None:

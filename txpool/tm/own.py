@@ -12,7 +12,7 @@ from txpool.tm.enlistment import Part
 from txpool.tm.rules.enlistment import WRITE_A_LOG
 
 if TYPE_CHECKING:
-    from txpool.resources.manager import BegunBy
+    from txpool.resources.base import BegunBy
     from txpool.sql.characteristics import Characteristics
     from txpool.tm.transaction import Transaction
 

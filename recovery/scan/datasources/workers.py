@@ -52,7 +52,7 @@ class Workers:
         with self._lock:
             return [name for name, worker in self._workers.items() if worker.is_stuck()]
 
-    def start(self, name: str, act: Callable[[], T]) -> Call[T]:
+    def start(self, name: str, act: Callable[[], T]) -> WorkerCall[T]:
         """Execute in the datasource's worker, after what was started there before; returns at once."""
         with self._lock:
             worker = self._workers.get(name)
@@ -86,14 +86,14 @@ class Workers:
                 if worker.rest():
                     del self._workers[name]
 
-    def _call(self, worker: _Worker, act: Callable[[], T], *, tidies: bool = False) -> Call[T]:
-        call = Call(worker, act, monotonic() + self.timeout, self.timeout, tidies=tidies)
+    def _call(self, worker: _Worker, act: Callable[[], T], *, tidies: bool = False) -> WorkerCall[T]:
+        call = WorkerCall(worker, act, monotonic() + self.timeout, self.timeout, tidies=tidies)
         if self._stopping:
             call.hurry()
         return call
 
 
-class Call(Generic[T]):
+class WorkerCall(Generic[T]):
     """One call in a worker. Its fields are guarded by the worker's condition."""
 
     def __init__(
@@ -152,13 +152,13 @@ class _Worker:
         self._name = name
         self._lock = RLock()
         self._changed = threading.Condition(self._lock)
-        self._queue: deque[Call[object]] = deque()
-        self._running: Call[object] | None = None
+        self._queue: deque[WorkerCall[object]] = deque()
+        self._running: WorkerCall[object] | None = None
         self._stuck_since: float | None = None
         self._thread: threading.Thread | None = None
         self._resting = False
 
-    def start(self, call: Call[T]) -> Call[T]:
+    def start(self, call: WorkerCall[T]) -> WorkerCall[T]:
         with self._lock:
             if self._running is not None and self._running.abandoned:
                 call.fail(self._stuck())
@@ -166,14 +166,14 @@ class _Worker:
                 self._append(call)
         return call
 
-    def tidy(self, call: Call[object]) -> None:
+    def tidy(self, call: WorkerCall[object]) -> None:
         with self._lock:
             stuck = self._running is not None and self._running.abandoned
             self._append(call)
         if not stuck:
             self.wait(call)
 
-    def wait(self, call: Call[T]) -> None:
+    def wait(self, call: WorkerCall[T]) -> None:
         """Return once the call is done; otherwise abandon it when its time is over."""
         try:
             with self._lock:
@@ -205,7 +205,7 @@ class _Worker:
             self._changed.notify_all()
             return self._running is None and not self._queue
 
-    def _append(self, call: Call[T]) -> None:
+    def _append(self, call: WorkerCall[T]) -> None:
         self._queue.append(call)  # type: ignore[arg-type]
         self._resting = False
         if self._thread is None or not self._thread.is_alive():  # a fork takes no thread along
@@ -215,7 +215,7 @@ class _Worker:
         else:
             self._changed.notify_all()
 
-    def _abandon(self, call: Call[T]) -> None:
+    def _abandon(self, call: WorkerCall[T]) -> None:
         if call.done:
             return
         call.abandoned = True
@@ -246,7 +246,7 @@ class _Worker:
                     call.overdue = monotonic() >= call.until
                 self._changed.notify_all()
 
-    def _next(self) -> Call[object] | None:
+    def _next(self) -> WorkerCall[object] | None:
         with self._lock:
             while not self._queue:
                 if self._resting or not self._changed.wait(_IDLE):

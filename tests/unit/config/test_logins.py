@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from txpool.config.logins import login_of, read_note
+from txpool.config.logins import read_note
 from txpool.config.properties import Properties
 from txpool.config.settings import DataSourceSettings, RecoverySettings
+from txpool.config.settings.login import login_of
 from txpool.errors import ConfigurationError
 
 NOTED = "postgresql://app:${env:ORDERS_PASSWORD}@db1.example:5432/orders"

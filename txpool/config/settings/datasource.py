@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txpool.config import jdbc
 from txpool.config.keys import DATASOURCE_KEYS
@@ -17,11 +17,8 @@ from txpool.config.settings.credentials import Credentials, CredentialsFunction
 from txpool.config.settings.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
 from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.errors import ConfigurationError
-from txpool.resource_managers import DRIVERS, find_resource_manager, names_code
+from txpool.resource_managers import DRIVERS, RegisteredManager, find_resource_manager, names_code
 from txpool.sql.characteristics import Characteristics
-
-if TYPE_CHECKING:
-    from txpool.resources.manager import ResourceManager
 
 
 def variables_prefix(name: str) -> str:
@@ -183,7 +180,7 @@ class DataSourceSettings:
                 problem = f"has no use: driver = {self.driver} is no JDBC. Leave it out"
                 raise self.properties.error(key, problem)
 
-    def _no_rows(self, manager: ResourceManager) -> str:
+    def _no_rows(self, manager: RegisteredManager) -> str:
         return f"{manager.database} has no such rows" if self.mode == "xa" else f"mode = {self.mode} prepares nothing"
 
     def _check_credentials(self, *, sent: bool) -> None:

@@ -11,10 +11,9 @@ import re
 from typing import TYPE_CHECKING
 
 from txpool.config.settings import DataSourceSettings
-from txpool.resource_managers import known, of_url
+from txpool.resource_managers import RegisteredManager, known, of_url
 
 if TYPE_CHECKING:
-    from txpool.resources.manager import ResourceManager
     from txpool.resources.parts import DsnPart
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -26,7 +25,7 @@ def is_dsn(text: str) -> bool:
     return of_url(text) is not None or _of_driver(text) is not None
 
 
-def _of_driver(text: str) -> tuple[ResourceManager, DsnPart] | None:
+def _of_driver(text: str) -> tuple[RegisteredManager, DsnPart] | None:
     """The resource manager whose driver takes the string of key=value, and its part for that."""
     return next(((each, each.dsn) for each in known() if each.dsn is not None and each.dsn.matches(text)), None)
 

@@ -48,7 +48,7 @@ class _Entry(Generic[T, *Ts]):
         self.failure: type[LogError] | None = LogUnknown
         self.cause: BaseException | None = None
         #: Released to wake its thread, if that sleeps.
-        self.woken: threading.Lock | loops.Signal | None = None
+        self.woken: threading.Lock | loops.OneShotEvent | None = None
 
     def sleep(self, write_lock: Lock) -> None:
         """Wait until another thread has written this entry, or leaves that to its thread. May return early."""
@@ -221,7 +221,7 @@ class GroupCommit:
             self._writer_unclean = self._reader_unclean = False
             self._closed = "this process was forked in the middle of a write of the log, and cannot use it"
 
-    def _leave_to_writer(self, entry: _AnyEntry, woken: loops.Signal) -> None:
+    def _leave_to_writer(self, entry: _AnyEntry, woken: loops.OneShotEvent) -> None:
         """Have a thread write the entry of a task, together with those of others: no fsync holds the loop."""
         if self._writing is None or not self._writing.is_alive():
             self._writing = threading.Thread(target=Context().run, args=(self._write_for_tasks,), name="txpool-log")

@@ -18,7 +18,7 @@ from txpool.resources.base import PrepareLocation
 from txpool.resources.deadlines import in_step, within_step_timeout
 from txpool.resources.driver.marks import Marks
 from txpool.resources.jdbc.databases import DATABASES, OTHER
-from txpool.resources.jdbc.databases.database import Database, DatabaseIdentity
+from txpool.resources.jdbc.databases.database import DatabaseIdentity, JdbcDatabase
 from txpool.resources.jdbc.dbapi import module
 from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.dialect import JdbcDialect
@@ -56,7 +56,7 @@ class JdbcDriver:
         #: Recovery begins as it must.
         self._characteristics = UNSPECIFIED if recovery else settings.characteristics
         self._generation = ""
-        self._database: Database | None = None
+        self._database: JdbcDatabase | None = None
         self.roles = tuple(filter(None, (settings.user, settings.recovery_user, *settings.prepared_owners)))
 
     @property
@@ -262,7 +262,7 @@ def begin_as(raw: XaConnection, characteristics: Characteristics) -> None:
     raw.characteristics = characteristics
 
 
-def _guessed(settings: DataSourceSettings) -> Database:
+def _guessed(settings: DataSourceSettings) -> JdbcDatabase:
     """The database as far as the settings show it."""
     shown = f"{settings.url} {class_name(settings) or ''} {settings.jdbc_driver_class or ''}".lower()
     for product, database in DATABASES.items():

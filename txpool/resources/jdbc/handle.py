@@ -14,8 +14,8 @@ from txpool.resources.jdbc.dbapi import errors
 from txpool.resources.jdbc.dbapi.connection import JdbcConnection
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.dbapi.statements import PooledDatasource
     from txpool.resources.jdbc.session import XaConnection
 
 #: What users have of the driver's connection beside the properties and methods below. The rest would leave the
@@ -59,7 +59,7 @@ class JdbcHandle(PEP249Connection):
     query_timeout = Attribute()
     fetch_size = Attribute()
 
-    def __init__(self, datasource: DataSource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
+    def __init__(self, datasource: PooledDatasource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
         super().__init__(datasource, pooled, enlistment)
         #: The raw cursors of a plain handle.
         self.cursors: OpenResults = set()
@@ -90,6 +90,6 @@ class JdbcHandle(PEP249Connection):
         super()._attach()
         self.pooled.results = self.cursors  # type: ignore[union-attr]
 
-    def _before_give_back(self, pooled: Pooled[Any], datasource: DataSource) -> None:
+    def _before_give_back(self, pooled: Pooled[Any], datasource: PooledDatasource) -> None:
         close_open(self.cursors)
         super()._before_give_back(pooled, datasource)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from txpool.config.logins import login_of
+from txpool.config.settings.login import login_of
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

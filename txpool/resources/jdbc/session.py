@@ -16,7 +16,7 @@ from txpool.sql.characteristics import UNSPECIFIED
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
-    from txpool.resources.jdbc.databases.database import Database
+    from txpool.resources.jdbc.databases.database import JdbcDatabase
     from txpool.xid import Xid
 
 #: Statements that end a transaction in every database that has them.
@@ -51,7 +51,7 @@ class XaConnection(JdbcConnection):
     cursor_class = XaCursor
     settings: DataSourceSettings
     #: What is known of its database.
-    database: Database
+    database: JdbcDatabase
     #: Its javax.sql.XAConnection and XAResource; None if it is a plain connection.
     xa_connection: Any = None
     xa: Any = None
@@ -77,7 +77,7 @@ class XaConnection(JdbcConnection):
     begun = False
     #: The statements with which each transaction begins, if it has to be known again.
     marker: tuple[str, ...] = ()
-    #: What `Database.begin` has noted of it.
+    #: What `JdbcDatabase.begin` has noted of it.
     begun_as = ""
     savepoint: Any = None
     #: The transaction that was begun is gone, and nobody has seen its end: a part of it may be committed.

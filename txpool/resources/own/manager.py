@@ -11,13 +11,14 @@ from weakref import WeakKeyDictionary
 from txpool.config.secrets import hide_in, redact
 from txpool.errors import ConfigurationError, described
 from txpool.findings.finding import Finding, failure, ok
-from txpool.resources.manager import BegunBy, ResourceManager
+from txpool.resources.manager import ResourceManager
 from txpool.resources.own.branch import ResourceBranch, ResourceRecovery, begin_work, location_of
 from txpool.resources.own.resource import Resource, Work
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.datasource.source import Source
+    from txpool.resources.base import BegunBy
 
 _made: WeakKeyDictionary[Source, Resource] = WeakKeyDictionary()
 _PASSWORD = re.compile(r"//[^/?#]*:[^/?#]*@")

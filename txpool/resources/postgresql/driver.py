@@ -13,8 +13,8 @@ from psycopg import conninfo
 from psycopg.rows import tuple_row
 
 from txpool import loops
-from txpool.config.logins import login_of
 from txpool.config.secrets import without_secrets
+from txpool.config.settings.login import login_of
 from txpool.dbapi.types import add_driver
 from txpool.errors import ConfigurationError, OperationalError, translated
 from txpool.resources.base import PrepareLocation

@@ -17,8 +17,8 @@ from txpool.resources.sqlite.session import BEGINS, PLAIN, changes_session
 from txpool.tm.ambient import ambient
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
     from txpool.dbapi.enlistment import Enlistment
+    from txpool.dbapi.statements import PooledDatasource
     from txpool.resources.sqlite.driver import SQLiteRawConnection
 
 #: Methods of sqlite3.Connection that leave the session as it was. All others that are not defined here may change it.
@@ -204,7 +204,7 @@ class SQLiteConnection(PEP249Connection):
     if hasattr(sqlite3.Connection, "autocommit"):
         autocommit = Attribute()
 
-    def __init__(self, datasource: DataSource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
+    def __init__(self, datasource: PooledDatasource, pooled: Pooled[Any] | None, enlistment: Enlistment | None) -> None:
         super().__init__(datasource, pooled, enlistment)
         #: The raw cursors and blobs of a plain handle.
         self.cursors: OpenResults = set()
@@ -296,7 +296,7 @@ class SQLiteConnection(PEP249Connection):
         super()._attach()
         self.pooled.results = self.cursors  # type: ignore[union-attr]
 
-    def _before_give_back(self, pooled: Pooled[Any], datasource: DataSource) -> None:
+    def _before_give_back(self, pooled: Pooled[Any], datasource: PooledDatasource) -> None:
         try:
             close_open(self.cursors)
         except BaseException:  # another thread executes on one of them: this connection stays as it was

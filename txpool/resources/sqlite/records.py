@@ -9,10 +9,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from txpool.resources.records import FORMAT, EarlierRun, RecordsTable, require_format
+from txpool.resources.records import FORMAT, ConnectableDatasource, EarlierRun, RecordsTable, require_format
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
     from txpool.resources.driver.raw import SqlCursor
 
 _COLUMNS = """
@@ -29,22 +28,22 @@ class SQLiteRecords(RecordsTable):
     parameter = "?"
     ago = "datetime('now', '-' || ? || ' seconds')"
 
-    def create(self, source: DataSource, cursor: SqlCursor) -> None:
+    def create(self, source: ConnectableDatasource, cursor: SqlCursor) -> None:
         # SQLite keeps the text of the statement, and in it the format.
         cursor.execute(f"create table if not exists {self.table} (/* {FORMAT} */ {_COLUMNS})")
         self._is_there(cursor)
 
     @contextmanager
-    def opened(self, source: DataSource) -> Iterator[Any]:
+    def opened(self, source: ConnectableDatasource) -> Iterator[Any]:
         with closing(source.connect()) as connection:
             cursor = connection.cursor()
             self.create(source, cursor)
             yield cursor
 
-    def may_be_prepared(self, source: DataSource) -> bool:
+    def may_be_prepared(self, source: ConnectableDatasource) -> bool:
         return False
 
-    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
+    def read_outside(self, source: ConnectableDatasource, transaction_id: str, target: str) -> EarlierRun | None:
         return None
 
     def read(self, cursor: SqlCursor, transaction_id: str, target: str) -> EarlierRun | None:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from txpool.errors import ProgrammingError
 from txpool.pool.state import before_waiting
@@ -26,14 +26,39 @@ from txpool.tm.completion.status import OPEN
 
 if TYPE_CHECKING:
     from txpool.resources.base import Branch
-    from txpool.tm.completion.completion import Completion
+    from txpool.tm.completion.status import Status
     from txpool.tm.enlistment import Part
-    from txpool.tm.transaction import Transaction
+    from txpool.tracing import Trace
 
 logger = logging.getLogger("txpool")
 
 #: Where a transaction was begun: the code, and the instruction in it. The line is looked up when somebody asks.
 Origin = tuple[CodeType, int]
+
+
+class Abandonable(Protocol):
+    """A transaction whose work may be given up."""
+
+    gtrid: str
+    abandoned: bool
+
+
+class Droppable(Abandonable, Protocol):
+    """A transaction that may be dropped."""
+
+    status: Status
+    trace: Trace | None
+    origin: Origin | None
+    rolling_back: _thread.LockType | None
+
+    @property
+    def holds(self) -> str: ...
+
+    @property
+    def of_parent_process(self) -> bool: ...
+
+    def end_rollback(self) -> None: ...
+
 
 #: The enlistments and branches of open transactions, by the id of the transaction, which adds and removes them. The
 #: references keep them from the garbage collector until a dropped transaction has rolled back.
@@ -47,7 +72,7 @@ _closed = False
 _PATIENCE = 5.0
 
 
-def roll_back_abandoned(transaction: Transaction, how: str = "dropped without its end") -> None:
+def roll_back_abandoned(transaction: Droppable, how: str = "dropped without its end") -> None:
     """Have the transaction rolled back and reported by a thread. May be called in a finaliser.
 
     Does nothing in a forked child, or when the program ends.
@@ -71,14 +96,14 @@ def roll_back_abandoned(transaction: Transaction, how: str = "dropped without it
         raise
 
 
-def await_rollback(transaction: Transaction) -> None:
+def await_rollback(transaction: Droppable) -> None:
     """Wait until a thread has rolled it back, for a few seconds at most."""
     done = transaction.rolling_back
     if done is not None and done.acquire(timeout=_PATIENCE):
         done.release()
 
 
-def _roll_back(transaction: Transaction, done: _thread.LockType, how: str) -> None:
+def _roll_back(transaction: Droppable, done: _thread.LockType, how: str) -> None:
     try:
         if transaction.rolling_back is not done or transaction.status not in OPEN:
             return  # an interrupt came as this was begun, and it was begun again
@@ -123,7 +148,7 @@ def close(timeout: float) -> None:
         done.acquire(timeout=max(until - monotonic(), 0))
 
 
-def require_not_abandoned(ambient: Completion) -> None:
+def require_not_abandoned(ambient: Abandonable) -> None:
     """ProgrammingError if the ambient transaction was abandoned: its work would go on in a new transaction."""
     if ambient.abandoned:
         raise ProgrammingError(

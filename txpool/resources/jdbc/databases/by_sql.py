@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from txpool.errors import described
 from txpool.resources.base import BranchRecord, Refused
 from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
-from txpool.resources.jdbc.databases.database import Database, PreparedVote
+from txpool.resources.jdbc.databases.database import JdbcDatabase, PreparedVote
 from txpool.resources.jdbc.dbapi.errors import Error
 from txpool.xid import Xid
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from txpool.resources.jdbc.session import XaConnection
 
 
-class DatabaseBySQL(Database):
+class DatabaseBySQL(JdbcDatabase):
     """A database whose branches are local transactions until they prepare."""
 
     failures_doom = False

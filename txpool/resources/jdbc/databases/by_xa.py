@@ -11,7 +11,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord, PrepareVote, Refu
 from txpool.resources.branches.phase_two import DONE, PhaseTwoReply, PhaseTwoVerb, ReplyKind
 from txpool.resources.jdbc.branches import codes
 from txpool.resources.jdbc.branches.xid import java_xid, key_of, xid_of
-from txpool.resources.jdbc.databases.database import GENERATION, Database, EndedUnseen, PreparedVote
+from txpool.resources.jdbc.databases.database import GENERATION, EndedUnseen, JdbcDatabase, PreparedVote
 from txpool.resources.jdbc.dbapi.errors import ConnectionLost, OperationalError, call, from_java
 from txpool.resources.jdbc.jvm import jvm
 from txpool.resources.recovery_access import PreparedBranch
@@ -62,7 +62,7 @@ def _xa_exception() -> Any:
     return jpype.JClass("javax.transaction.xa.XAException")
 
 
-class DatabaseByXA(Database):
+class DatabaseByXA(JdbcDatabase):
     """A database whose branches begin, prepare and end by XAResource."""
 
     def begin(self, raw: XaConnection) -> None:

@@ -41,7 +41,7 @@ class PreparedVote:
     evidence: dict[str, str] = field(default_factory=dict)
 
 
-class Database(ABC):
+class JdbcDatabase(ABC):
     """One kind of database. Thread-safe; it keeps nothing of a connection but on that."""
 
     #: Its name for people.

@@ -134,7 +134,7 @@ class ReadingConnection(Connection):  # type: ignore[misc]
             raise
 
 
-def _receive_in_loop(call: loops.Call, sock: Any, timeout: float | None, most: int) -> bytes:
+def _receive_in_loop(call: loops.TaskCall, sock: Any, timeout: float | None, most: int) -> bytes:
     """As the socket's recv(), while the loop goes on."""
     while True:
         if not isinstance(sock, ssl.SSLSocket):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from txpool.config.logins import login_of
+from txpool.config.settings.login import login_of
 from txpool.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from txpool.errors import translated
 from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.session.protocol import code_of
 from txpool.resources.mysql.tables.own_tables import NO_TABLE, create_table, database_of, require_database
-from txpool.resources.records import EarlierRun, RecordsTable
+from txpool.resources.records import ConnectableDatasource, EarlierRun, RecordsTable
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
     from txpool.resources.driver.raw import SqlCursor
 
 _NAME: Final = "txpool_spark_writes"
@@ -49,10 +48,10 @@ class MySQLRecords(RecordsTable):
 
     def __init__(self) -> None:
         #: The datasources in which this process has found the table, or created it.
-        self._checked: WeakSet[DataSource] = WeakSet()
+        self._checked: WeakSet[ConnectableDatasource] = WeakSet()
 
     @contextmanager
-    def opened(self, source: DataSource) -> Iterator[Any]:
+    def opened(self, source: ConnectableDatasource) -> Iterator[Any]:
         if source not in self._checked:
             self.create(source, None)
             self._checked.add(source)
@@ -64,17 +63,17 @@ class MySQLRecords(RecordsTable):
                     self._checked.discard(source)
                 raise
 
-    def create(self, source: DataSource, cursor: SqlCursor | None) -> None:
+    def create(self, source: ConnectableDatasource, cursor: SqlCursor | None) -> None:
         with outside_pool(source) as raw:
             require_database(raw, source.name)
             raw.session.run("set session transaction read write")  # its transaction may write, whatever the default is
             create_table(raw.session, _NAME, _COLUMNS)
 
-    def may_be_prepared(self, source: DataSource) -> bool:
+    def may_be_prepared(self, source: ConnectableDatasource) -> bool:
         with outside_pool(source) as raw:
             return bool(xa.listed(raw.session))
 
-    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
+    def read_outside(self, source: ConnectableDatasource, transaction_id: str, target: str) -> EarlierRun | None:
         with outside_pool(source) as raw:
             return self.read(source.driver_adapter.cursor_class(raw), transaction_id, target)  # type: ignore[attr-defined]
 
@@ -139,7 +138,7 @@ class MySQLRecords(RecordsTable):
 
 
 @contextmanager
-def outside_pool(source: DataSource) -> Iterator[Any]:
+def outside_pool(source: ConnectableDatasource) -> Iterator[Any]:
     """A connection in autocommit mode that is not of the pool, whose connections may all be in use by waiters."""
     with closing(source.driver_adapter.connect()) as raw, translated():
         raw.session.run("set autocommit = 1")

@@ -23,7 +23,7 @@ from txpool.resources.postgresql.session.libpq import IDLE
 from txpool.resources.postgresql.session.psycopg_private import TWO_PHASE, two_phase_of
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
+    from txpool.dbapi.statements import PooledDatasource
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 
 logger = logging.getLogger("txpool")
@@ -107,7 +107,7 @@ class TwoPhaseConnection(PEP249Connection):
             found: list[Any] = raw.tpc_recover()
         return found
 
-    def _before_give_back(self, pooled: Pooled[Any], datasource: DataSource) -> None:
+    def _before_give_back(self, pooled: Pooled[Any], datasource: PooledDatasource) -> None:
         super()._before_give_back(pooled, datasource)
         begun = None if self.handle_state is None else two_phase_of(pooled.raw)
         if begun is not None and begun[1]:

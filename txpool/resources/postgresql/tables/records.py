@@ -13,11 +13,10 @@ from txpool.errors import translated
 from txpool.resources.postgresql.qualified import qualified, spelled
 from txpool.resources.postgresql.tables.staging import MADE_MEANWHILE, SCHEMA, create_schema
 from txpool.resources.postgresql.tables.trust import require_relations, require_schema
-from txpool.resources.records import FORMAT, EarlierRun, RecordsTable, require_format
+from txpool.resources.records import FORMAT, ConnectableDatasource, EarlierRun, RecordsTable, require_format
 from txpool.xid import PREFIX
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
     from txpool.resources.driver.raw import SqlCursor
 
 _PREPARED: LiteralString = qualified(
@@ -47,10 +46,10 @@ class PostgreSQLRecords(RecordsTable):
 
     def __init__(self) -> None:
         #: The datasources whose table this process has checked: it exists, and its owner is trusted.
-        self._checked: WeakSet[DataSource] = WeakSet()
+        self._checked: WeakSet[ConnectableDatasource] = WeakSet()
 
     @contextmanager
-    def opened(self, source: DataSource) -> Iterator[Any]:
+    def opened(self, source: ConnectableDatasource) -> Iterator[Any]:
         if source not in self._checked:
             create_outside_pool(source, self._create_over)
             self._require_ours(source)
@@ -62,15 +61,15 @@ class PostgreSQLRecords(RecordsTable):
                 self._checked.discard(source)
                 raise
 
-    def may_be_prepared(self, source: DataSource) -> bool:
+    def may_be_prepared(self, source: ConnectableDatasource) -> bool:
         with outside_pool(source) as connection:
             return bool(connection.cursor().execute(_PREPARED, [f"{PREFIX}:"]).fetchone()[0])
 
-    def read_outside(self, source: DataSource, transaction_id: str, target: str) -> EarlierRun | None:
+    def read_outside(self, source: ConnectableDatasource, transaction_id: str, target: str) -> EarlierRun | None:
         with outside_pool(source) as connection:
             return self.read(connection.cursor(), transaction_id, target)
 
-    def create(self, source: DataSource, cursor: SqlCursor) -> None:
+    def create(self, source: ConnectableDatasource, cursor: SqlCursor) -> None:
         create_outside_pool(source, self._create_over)
         # The lock keeps others from changing the table. Another connection checks its owner: this snapshot may be old.
         cursor.execute(f"lock table {self.table} in row exclusive mode")
@@ -86,7 +85,7 @@ class PostgreSQLRecords(RecordsTable):
             create_table(cursor, self.table, _COLUMNS)
             cursor.execute(f"alter table {self.table} add column if not exists batch bigint")
 
-    def _require_ours(self, source: DataSource) -> None:
+    def _require_ours(self, source: ConnectableDatasource) -> None:
         with outside_pool(source) as connection:
             cursor = connection.cursor()
             require_relations(cursor, self.table)
@@ -125,7 +124,7 @@ def create_table(cursor: SqlCursor, table: str, columns: str) -> None:
         cursor.execute(f"comment on table {table} is '{FORMAT}'")
 
 
-def create_outside_pool(source: DataSource, create: Callable[[Any], None]) -> None:
+def create_outside_pool(source: ConnectableDatasource, create: Callable[[Any], None]) -> None:
     """Have `create(connection)` make a table, or check the one that another process has made meanwhile."""
     with outside_pool(source) as connection:
         try:
@@ -135,7 +134,7 @@ def create_outside_pool(source: DataSource, create: Callable[[Any], None]) -> No
 
 
 @contextmanager
-def outside_pool(source: DataSource) -> Iterator[Any]:
+def outside_pool(source: ConnectableDatasource) -> Iterator[Any]:
     """A connection in autocommit mode that is not of the pool, whose connections may all be in use by waiters."""
     with closing(source.driver_adapter.connect()) as raw, translated():
         raw.autocommit = True

@@ -13,11 +13,10 @@ from typing import Any
 from urllib.parse import quote
 
 from txpool.aio.block import begin, dismiss
-from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
+from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
-from txpool.web.answers import ErrorResponse, answer_to
-from txpool.web.wsgi import MAX_BODY, TRANSACTION, WITHOUT_BODY, is_error
+from txpool.web import answers
 
 logger = logging.getLogger("txpool")
 
@@ -28,7 +27,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class TransactionMiddleware:
+class TransactionMiddleware(answers.Middleware[Application, Scope]):
     """Makes each HTTP request of an ASGI application one transaction of its own, in the event loop.
 
     It commits as the application has answered, and rolls back if that raised, if it was told before that the client has
@@ -39,30 +38,17 @@ class TransactionMiddleware:
     and the lifespan are passed on, outside any transaction. `scope["txpool.transaction"]` is the Transaction.
     """
 
-    def __init__(
-        self,
-        app: Application,
-        *,
-        timeout: float | None = None,
-        exclude: Callable[[Scope], object] | None = None,
-        rollback_on_status: Callable[[int], object] = is_error,
-        max_body: int = MAX_BODY,
-    ) -> None:
-        self._app = app
-        self._timeout = timeout
-        self._exclude = exclude
-        self._rollback_on_status = rollback_on_status
-        self._max_body = max_body
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         ambient = current()
-        within = ambient is not None and scope.get(TRANSACTION) is ambient  # another middleware's, which ends it
+        within = (
+            ambient is not None and scope.get(answers.TRANSACTION) is ambient
+        )  # another middleware's, which ends it
         if scope["type"] != "http" or within or (self._exclude is not None and self._exclude(scope)):
             await self._app(scope, receive, send)
             return
         block = await begin(self._timeout)
         given = scope.get("extensions")
-        scope[TRANSACTION] = block.entered_transaction
+        scope[answers.TRANSACTION] = block.entered_transaction
         # Without those by which a response would pass by what is kept of it.
         scope["extensions"] = {name: each for name, each in (given or {}).items() if "response" not in name}
         try:
@@ -70,7 +56,7 @@ class TransactionMiddleware:
             exchange = _Exchange(block, scope, receive, send, rollback_on_status=rule, max_body=limit)
             await exchange.run(self._app)
         finally:
-            scope.pop(TRANSACTION, None)
+            scope.pop(answers.TRANSACTION, None)
             scope["extensions"] = given or {}
             block.leave_context()
 
@@ -160,50 +146,37 @@ class _Exchange:
         for name, value in message.get("headers", ()):
             if not (isinstance(name, bytes) and isinstance(value, bytes)) or b"\n" in name + value:
                 raise ProgrammingError(f"{self._name}: the header {name!r} cannot be sent")
-            if name.lower() == b"content-type" and value.lower().startswith(b"text/event-stream"):
-                raise ProgrammingError(
-                    f"{self._name} answers by a stream of events, and nothing leaves before its transaction's end: it "
-                    "rolls back. Have such requests pass by: TransactionMiddleware(…, exclude=…)"
-                )
+            if name.lower() == b"content-type" and value.lower().startswith(answers.EVENT_STREAM.encode()):
+                raise answers.streams_events(self._name)
         self._status = int(message["status"])
 
     def _add(self, message: Message) -> None:
         if not self._status:
             raise ProgrammingError(f"{self._name}: the application has not started its response")
-        timeout = self._block.entered_transaction.rollback_cause
-        if isinstance(timeout, TransactionTimeout) and not is_error(self._status):
-            raise timeout  # an endless body ends so
+        answers.require_in_time(self._block.entered_transaction, self._status)
         self._size += len(message.get("body", b""))
-        if self._size > self._limit:
-            raise ProgrammingError(
-                f"{self._name} answers by more than max_body = {self._limit:,} bytes, which would be kept in memory "
-                "until its transaction's end: it rolls back. Have such requests pass by: TransactionMiddleware(…, "
-                "exclude=…)"
-            )
+        answers.require_size(self._name, self._size, self._limit)
 
     def _require_complete(self) -> None:
         """Raise if the client would take the response for cut, or the application has given up a part of it."""
         self._require_client()
-        if self._scope["method"] == "HEAD" or self._status in WITHOUT_BODY:
+        if self._scope["method"] == "HEAD" or self._status in answers.WITHOUT_BODY:
             return
         for name, value in self._messages[0].get("headers", ()):
             if name.lower() == b"content-length" and value != str(self._size).encode():
-                said = value.decode("latin-1")
-                raise ProgrammingError(
-                    f"{self._name} answers by {self._size:,} bytes, and its Content-Length says {said}"
-                )
+                raise answers.is_cut(self._name, self._size, value.decode("latin-1"))
 
     async def _end(self) -> None:
         """End the transaction, and send the response; or an error, which is raised, too."""
         self._ending = True
         error = None
         if self._rollback_on_status(self._status):
-            error = ErrorResponse(f"{self._name} was answered by {self._status}")
+            error = answers.ErrorResponse(f"{self._name} was answered by {self._status}")
         try:
             await dismiss(self._block, error)
         except TransactionError as failure:
             if error is None or not isinstance(failure, TransactionRolledBack):
-                logger.exception("%s: the application's answer is withheld, since its commit failed", self._name)
+                logger.exception(answers.WITHHELD, self._name)
                 self._failure = failure
                 await self._send_failure(failure)
                 raise
@@ -211,9 +184,9 @@ class _Exchange:
             await self._send_on(message)
 
     async def _send_failure(self, failure: TransactionError) -> None:
-        status, text = answer_to(failure)
+        status, text = answers.answer_to(failure)
         length = str(len(text.encode())).encode()
-        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", length)]
+        headers = [(b"content-type", answers.PLAIN_TEXT.encode()), (b"content-length", length)]
         await self._send_on({"type": "http.response.start", "status": int(status[:3]), "headers": headers})
         body = b"" if self._scope["method"] == "HEAD" else text.encode()
         await self._send_on({"type": "http.response.body", "body": body})

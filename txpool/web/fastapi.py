@@ -26,6 +26,7 @@ from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.functions import origin_of
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction
+from txpool.web.answers import TRANSACTION
 
 try:
     from anyio import CancelScope, CapacityLimiter, to_thread
@@ -50,9 +51,6 @@ def require_version(version: str) -> None:
 
 
 require_version(__version__)
-
-#: The key of a request's scope that has its Transaction.
-TRANSACTION = "txpool.transaction"
 
 #: Limits how many requests of an event loop have a transaction.
 _limiter: RunVar[CapacityLimiter] = RunVar("txpool.web.fastapi")

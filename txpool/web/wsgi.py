@@ -15,37 +15,28 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
+from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack
 from txpool.tm.ambient import current, make_ambient, restore_ambient
 from txpool.tm.demarcation.block import transaction
-from txpool.web.answers import ErrorResponse, answer_to
+from txpool.web import answers
+from txpool.web.answers import is_error
 from txpool.web.received import received
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-    from txpool.tm.transaction import Transaction
+__all__ = ["TransactionMiddleware", "is_error"]
 
 logger = logging.getLogger("txpool")
 
-#: The key of a request's environ that has its Transaction.
-TRANSACTION = "txpool.transaction"
-
-MAX_BODY = 8 * 2**20
 _STATUS = re.compile(r"[1-9][0-9]{2}( [\t\x20-\x7e\x80-\xff]*)?")
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # Latin-1, and no control character
 _LENGTH = "content-length"
-WITHOUT_BODY = (204, 304)
 
 
-def is_error(status: int) -> bool:
-    """Whether a status is 400 or above. Frameworks turn exceptions into such responses, so no middleware sees them."""
-    return status >= 400
-
-
-class TransactionMiddleware:
+class TransactionMiddleware(answers.Middleware["WSGIApplication", "WSGIEnvironment"]):
     """Makes each request of a WSGI application one transaction of its own. Thread-safe.
 
     It commits if the application has answered, and rolls back if that raised, if the request's body was cut
@@ -56,24 +47,11 @@ class TransactionMiddleware:
     `environ["txpool.transaction"]` is the Transaction.
     """
 
-    def __init__(
-        self,
-        app: WSGIApplication,
-        *,
-        timeout: float | None = None,
-        exclude: Callable[[WSGIEnvironment], object] | None = None,
-        rollback_on_status: Callable[[int], object] = is_error,
-        max_body: int = MAX_BODY,
-    ) -> None:
-        self._app = app
-        self._timeout = timeout
-        self._exclude = exclude
-        self._rollback_on_status = rollback_on_status
-        self._max_body = max_body
-
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         ambient = current()
-        if ambient is not None and environ.get(TRANSACTION) is ambient:  # another middleware has begun it, and ends it
+        if (
+            ambient is not None and environ.get(answers.TRANSACTION) is ambient
+        ):  # another middleware has begun it, and ends it
             return self._app(environ, start_response)
         if self._exclude is not None and self._exclude(environ):
             return self._app(environ, start_response)
@@ -83,16 +61,12 @@ class TransactionMiddleware:
             response = _Response(environ, self._max_body)
             failure = self._run(environ, response)
         finally:
-            environ.pop(TRANSACTION, None)
+            environ.pop(answers.TRANSACTION, None)
             restore_ambient(token)
         if failure is None:
             start_response(response.status, response.headers)
             return response.chunks
-        logger.error(
-            "%s: the application's answer is withheld, since its commit failed",
-            _request_name(environ),
-            exc_info=failure,
-        )
+        logger.error(answers.WITHHELD, _request_name(environ), exc_info=failure)
         return _send_failure(failure, environ, start_response)
 
     def _run(self, environ: WSGIEnvironment, response: _Response) -> TransactionError | None:
@@ -104,16 +78,16 @@ class TransactionMiddleware:
         try:
             with transaction(self._timeout) as begun:
                 begun.may_be_empty = True
-                environ[TRANSACTION] = begun
+                environ[answers.TRANSACTION] = begun
                 with closing(response.collected(self._app, environ)) as steps:
                     for _ in steps:
-                        _require_in_time(begun, response)  # an endless body ends so
+                        answers.require_in_time(begun, response.code)
                 if body is not None:
                     body.require_uncut()  # also if the application has ignored that
                 commits = not (response.failed or self._rollback_on_status(response.code))
                 if not commits:
-                    raise ErrorResponse(f"{_request_name(environ)} was answered by {response.status}")
-        except ErrorResponse:
+                    raise answers.ErrorResponse(f"{_request_name(environ)} was answered by {response.status}")
+        except answers.ErrorResponse:
             return None
         except TransactionError as error:
             if commits is None:  # raised by the application, or before it could answer
@@ -161,12 +135,10 @@ class _Response:
         self._complete = True
         if not self.status:
             raise ProgrammingError(f"{self._request}: the application has not called start_response()")
-        if self._has_body and self.code not in WITHOUT_BODY:
+        if self._has_body and self.code not in answers.WITHOUT_BODY:
             for name, value in self.headers:
                 if name.lower() == _LENGTH and int(value) != self._size:
-                    raise ProgrammingError(
-                        f"{self._request} answers by {self._size:,} bytes, and its Content-Length says {value}"
-                    )
+                    raise answers.is_cut(self._request, self._size, value)
 
     def start(self, status: str, headers: list[tuple[str, str]], error: Any = None, /) -> Callable[[bytes], object]:
         """WSGI's start_response. ProgrammingError if the server would refuse it after the decision."""
@@ -178,11 +150,8 @@ class _Response:
             number = name.lower() != _LENGTH or (value.isascii() and value.isdigit())
             if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value) and number):
                 raise ProgrammingError(f"{self._request}: the header {name!r} cannot be sent")
-            if name.lower() == "content-type" and value.lower().startswith("text/event-stream"):
-                raise ProgrammingError(
-                    f"{self._request} answers by a stream of events, and nothing leaves before its transaction's end: "
-                    "it rolls back. Have such requests pass by: TransactionMiddleware(…, exclude=…)"
-                )
+            if name.lower() == "content-type" and value.lower().startswith(answers.EVENT_STREAM):
+                raise answers.streams_events(self._request)
         if error is not None:  # nothing has been sent yet: the error page replaces the response
             self.failed = True
             self.chunks.clear()
@@ -197,12 +166,7 @@ class _Response:
         if not isinstance(chunk, bytes):
             chunk = bytes(memoryview(chunk))
         self._size += len(chunk)
-        if self._size > self._limit:
-            raise ProgrammingError(
-                f"{self._request} answers by more than max_body = {self._limit:,} bytes, which would be kept in memory "
-                "until its transaction's end: it rolls back. Have such requests pass by: TransactionMiddleware(…, "
-                "exclude=…)"
-            )
+        answers.require_size(self._request, self._size, self._limit)
         if chunk:
             self.chunks.append(chunk)
 
@@ -210,20 +174,14 @@ class _Response:
 def _send_failure(
     failure: TransactionError, environ: WSGIEnvironment, start_response: StartResponse
 ) -> Iterable[bytes]:
-    status, text = answer_to(failure)
+    status, text = answers.answer_to(failure)
     body = text.encode()
-    headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+    headers = [("Content-Type", answers.PLAIN_TEXT), ("Content-Length", str(len(body)))]
     try:
         raise failure
     except TransactionError:
         start_response(status, headers, sys.exc_info())
     return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
-
-
-def _require_in_time(begun: Transaction, response: _Response) -> None:
-    """Raise the timeout, if the response is no error."""
-    if isinstance(begun.rollback_cause, TransactionTimeout) and not is_error(response.code):
-        raise begun.rollback_cause
 
 
 def _request_name(environ: WSGIEnvironment) -> str:

@@ -46,7 +46,7 @@ class TaskCall(Protocol):
         """Wait until the descriptor is ready for one of these events; 0 if it is not within `timeout` seconds."""
 
     def steps(self, steps: Generator[Any, Any, T], descriptor: int, interval: float | None = None) -> T:
-        """Run a generator of psycopg's steps. With an interval, it is asked as often, also where nothing has come."""
+        """Run a generator of psycopg's steps. With an interval, it is asked as often, also if nothing has come."""
 
     def signal(self) -> OneShotEvent:
         """A signal that this call may wait for."""

@@ -50,7 +50,7 @@ def is_url(text: str) -> bool:
 
 
 def password_in(url: str) -> bool:
-    """Whether a JDBC url may have a password in it, where NUL may stand for a reference."""
+    """Whether a JDBC url may have a password in it; NUL may stand for a reference."""
     return any(match["value"].replace("\0", "") for match in _secrets(url))
 
 

@@ -33,12 +33,12 @@ class PoolAdministration:
         """Change pool.min-size and pool.max-size of this process, until it ends.
 
         Above the new maximum, idle connections are closed now, and taken ones when they come back. ConfigurationError
-        where the sizes do not fit.
+        if the sizes do not fit.
         """
         self.pool.resize(min_size, max_size)
 
     def flush(self, how: FlushMode = "graceful") -> None:
-        """Close physical connections; the pool opens others where it needs them. ConfigurationError for another word.
+        """Close physical connections; the pool opens others if it needs them. ConfigurationError for another word.
 
         "idle" closes those that are idle now. "graceful" also closes those that are taken, each when it comes back.
         "all" does that, and has the server cancel what plain connections, which are in no transaction of ours, execute
@@ -73,5 +73,5 @@ class PoolAdministration:
         self.pool.add_listener(listener)
 
     def remove_listener(self, listener: PoolListener) -> None:
-        """Tell the listener nothing more; nothing happens where it was not there."""
+        """Tell the listener nothing more; nothing happens if it was not there."""
         self.pool.remove_listener(listener)

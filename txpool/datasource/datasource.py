@@ -82,7 +82,7 @@ class DataSource(PoolAdministration, Source):
         self.ending = None if sql is None else sql.ending
         #: As `Database.sql_of`.
         self.sql_of = manager.sql_of
-        #: The driver, where it can send BEGIN with a transaction's first statement.
+        #: The driver, if it can send BEGIN with a transaction's first statement.
         self.begins_with: BeginsWithStatement | None = None
         if getattr(self.driver_adapter, "execute_first", None) is not None:
             self.begins_with = cast("BeginsWithStatement", self.driver_adapter)
@@ -214,7 +214,7 @@ class DataSource(PoolAdministration, Source):
     def close(self) -> None:
         """Close the pool: idle connections now, others when they are given back. Delete the rows of finished marks.
 
-        Where deleting fails, or takes more than a few seconds, a warning is logged, and recovery deletes them.
+        If deleting fails, or takes more than a few seconds, a warning is logged, and recovery deletes them.
         """
         Source.close(self)
         try:

@@ -40,7 +40,7 @@ def add(datasource: Source) -> None:
 
 
 def shared(key: str, make: Callable[[], Source]) -> Source:
-    """The datasource of that key, which is made where there is none."""
+    """The datasource of that key, which is made if there is none."""
     datasource = by_key.get(key)
     if datasource is None:
         made = make()

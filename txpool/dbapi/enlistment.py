@@ -43,14 +43,14 @@ class Enlistment(EnlistedStatements, Part):
 
     The lock is taken by `with`, and not by acquire(): an interrupt that comes behind that would leave it held.
 
-    A thread may use it where its transaction is ambient, and a thread other than the one that opened it also where no
-    transaction is ambient. So a thread where another transaction is ambient is refused, and the one that opened it
+    A thread may use it if its transaction is ambient, and a thread other than the one that opened it also if no
+    transaction is ambient. A thread with another ambient transaction is refused, and so is the one that opened it,
     once it has suspended the transaction.
     """
 
     #: It is used once; a physical connection of the pool again and again.
     uses = 1
-    #: It may commit in one phase where it is alone.
+    #: It may commit in one phase if it is alone.
     needs_decision = False
 
     __slots__ = (
@@ -184,13 +184,13 @@ class Enlistment(EnlistedStatements, Part):
         """The transaction has ended with this status: give the connection back, or destroy it if not `reusable`.
 
         Nobody uses it any more: `settled_branch` has waited for the last use, and none begins behind it. It may be
-        called again, also where an interrupt has come meanwhile, and gives the connection back once.
+        called again, also if an interrupt has come meanwhile, and gives the connection back once.
         """
         self._status = status
         self.ended = True
         try:
             pooled = self._held.pop()
-        except IndexError:  # `open` releases it as well, where the transaction has ended meanwhile
+        except IndexError:  # `open` releases it as well, if the transaction has ended meanwhile
             return
         except BaseException:  # an interrupt comes behind a call
             self._unreusable = True
@@ -217,7 +217,7 @@ class Enlistment(EnlistedStatements, Part):
             raise
 
     def release_left(self, *, dropped: bool = False) -> None:
-        """Give the connection back where the transaction has ended, or was `dropped`, and an interrupt has kept it."""
+        """Give the connection back if the transaction has ended, or was `dropped`, and an interrupt has kept it."""
         transaction = self.owner()
         if self.pooled is None:
             return
@@ -259,7 +259,7 @@ class Enlistment(EnlistedStatements, Part):
     # -- for its handles ----------------------------------------------------------------------------------------
 
     def require_here(self, ambient: Enlists | None) -> None:
-        """Raise where this thread, in which `ambient` is another transaction or None, may not use it."""
+        """Raise if this thread, in which `ambient` is another transaction or None, may not use it."""
         if self.pool_state is None:
             raise of_parent_process(self.datasource.name, self.gtrid)
         if ambient is not None:

@@ -46,14 +46,14 @@ class ResourceManager(ABC):
     """One kind of what takes part. Thread-safe; one instance serves all datasources of its kind, and keeps nothing.
 
     Its module is imported whenever a file names its driver or has its url. So it imports what it needs inside its
-    methods: a configuration can be read, and checked, where that is not installed.
+    methods: a configuration can be read, and checked, if that is not installed.
     """
 
     #: The value of `driver` in a datasource's file, and the name of the entry point.
     driver: str
     #: Its name for people, in errors and in findings.
     database: str
-    #: The beginnings of its urls, no other resource manager's.
+    #: How its urls begin. No other resource manager has these.
     schemes: tuple[str, ...]
     #: A whole url, for errors.
     url_example: str

@@ -31,7 +31,7 @@ class TransactionMiddleware(answers.Middleware[Application, Scope]):
     """Makes each HTTP request of an ASGI application one transaction of its own, in the event loop.
 
     It commits as the application has answered, and rolls back if that raised, if it was told before that the client has
-    gone away, as where it reads the request or streams its answer, or if `rollback_on_status`, given the answer's
+    gone away, as when it reads the request or streams its answer, or if `rollback_on_status`, given the answer's
     status, says so: by default from 400 on. A commit that fails is answered with 503 if the transaction rolled back,
     else with 500, and logged. `timeout` in seconds is the transaction's. A response of more than `max_body` bytes, or
     of the type `text/event-stream`, is refused, and rolls back. Requests for which `exclude(scope)` is true, WebSockets

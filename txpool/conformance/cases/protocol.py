@@ -38,7 +38,7 @@ def named_again(subject: Subject) -> None:
 
 
 def gone(subject: Subject) -> None:
-    """A branch that is gone counts as ended as decided only where it was prepared, and if the record proves that."""
+    """A branch that is gone counts as ended as decided only in its own place, and only if the record proves that."""
     client, _, record = subject.prepared()
     require(record.identity, "the record of a branch has no identity: nothing is ever proven of one that is gone")
     for commit, verb, truth in ((True, "commit", COMMITTED), (False, "rollback", ROLLED_BACK)):

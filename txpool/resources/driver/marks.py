@@ -72,7 +72,7 @@ class Marks(ABC):
     ) -> tuple[str, list[str]]:
         """Insert the row in the open transaction, whose commit will be durable; returns once that is answered.
 
-        The rows of finished transactions in `delete` are deleted with it, where the isolation level allows. Returns the
+        The rows of finished transactions in `delete` are deleted with it, if the isolation level allows. Returns the
         row's key for `commit_row`, and the gtrids that were deleted. `WrongTable` if the table has another identity;
         that is asked once for each connection, which cannot move to another database. `AbortRecorded` if a tombstone
         has the row's key. `until` is when to stop waiting for the answer, by the monotonic clock.

@@ -24,7 +24,7 @@ _SCHEMES: Final = {"postgresql": ("postgresql://", 5432), "mariadb": ("mysql://"
 
 
 def noted_login(settings: DataSourceSettings) -> str:
-    """The login for the log's note. Empty of other databases, and where the url does not name host and database."""
+    """The login for the log's note. Empty of other databases, and if the url does not name host and database."""
     found = None if settings.file or "url" not in settings.properties else _URL.fullmatch(settings.url)
     if found is None:
         return ""

@@ -133,7 +133,7 @@ class Xids:
     ) -> tuple[RowLocation, list[str]]:
         """Insert a transaction's mark in its own open local transaction.
 
-        Returns the row's location, and the gtrids out of `delete` whose rows were deleted with it. `Refused` where the
+        Returns the row's location, and the gtrids out of `delete` whose rows were deleted with it. `Refused` if the
         table of this connection has another identity.
         """
         row = _new_row(gtrid, "commit", encode(branches))

@@ -159,7 +159,7 @@ def transactional(
 
 
 class _Blocking:
-    """Around a coroutine's awaited call, where no loop can wait for the databases: begin and end hold it."""
+    """Around a coroutine's awaited call, if no loop can wait for the databases: begin and end hold it."""
 
     def __init__(self, block: AbstractContextManager[None]) -> None:
         self._block = block
@@ -172,7 +172,7 @@ class _Blocking:
 
 
 def _in_task(block: AbstractContextManager[None]) -> AbstractAsyncContextManager[None]:
-    """The block for a coroutine: its begin and end are awaited, where greenlet is installed and asyncio runs."""
+    """The block for a coroutine: its begin and end are awaited, if greenlet is installed and asyncio runs."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or asyncio._get_running_loop() is None:
         return _Blocking(block)

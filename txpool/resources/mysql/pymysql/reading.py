@@ -29,7 +29,7 @@ _OK: Final = b"\0"
 _LONGER: Final = 251  # the first byte of a number that has more than one
 #: How many bytes are looked at for OKs: answers to several commands have fewer.
 _LOOKED_AT: Final = 512
-#: How many bytes a socket surely takes at once, where all before was answered.
+#: How many bytes a socket surely takes at once, if all before was answered.
 _FITS: Final = 4096
 #: An OK of the server's: how many rows are changed, the number of the new row, the status, how many warnings there are,
 #: and the message.

@@ -151,7 +151,7 @@ class LibpqSession:
 
 
 def _poll_in_loop(call: loops.TaskCall, pgconn: PGconn, interval: float | None, _: int) -> int:
-    # One more turn where it did not fit; libpq may have to read before it can write.
+    # One more turn if it did not fit; libpq may have to read before it can write.
     events = loops.READ | loops.WRITE if pgconn.flush() else loops.READ
     return call.wait_for(pgconn.socket, events, interval)
 

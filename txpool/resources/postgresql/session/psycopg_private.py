@@ -218,7 +218,7 @@ def _send_after(
 
 
 def _tell_notifications(pgconn: PGconn) -> None:
-    """Tell what has come between the answers, as psycopg does where it fetches."""
+    """Tell what has come between the answers, as psycopg does when it fetches."""
     notify = pgconn.notify_handler
     while notify is not None and (notification := pgconn.notifies()) is not None:
         notify(notification)

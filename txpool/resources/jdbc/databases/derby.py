@@ -22,8 +22,5 @@ class Derby(DatabaseByXA):
     def identify(self, raw: XaConnection, *, writes: bool) -> DatabaseIdentity:
         return DatabaseIdentity(own_tables.identity(raw, writes=writes))
 
-    def add_generation(self, raw: XaConnection) -> str:
-        return own_tables.add_generation(raw)
-
-    def has_generation(self, raw: XaConnection, generation: str) -> bool:
-        return own_tables.has_generation(raw, generation)
+    add_generation = staticmethod(own_tables.add_generation)
+    has_generation = staticmethod(own_tables.has_generation)

@@ -96,11 +96,8 @@ class H2(DatabaseBySQL):
             "ALTER USER … ADMIN TRUE; or write mode = cmr"
         )
 
-    def add_generation(self, raw: XaConnection) -> str:
-        return own_tables.add_generation(raw)
-
-    def has_generation(self, raw: XaConnection, generation: str) -> bool:
-        return own_tables.has_generation(raw, generation)
+    add_generation = staticmethod(own_tables.add_generation)
+    has_generation = staticmethod(own_tables.has_generation)
 
     def begin(self, raw: XaConnection) -> None:
         raw.autocommit = False

@@ -41,9 +41,9 @@ def identity(raw: XaConnection, *, writes: bool) -> str:
     return found or ""
 
 
-def has_generation(raw: XaConnection, token: str) -> bool:
+def has_generation(raw: XaConnection, generation: str) -> bool:
     """Whether this is, for all that is known, the database that the token was added to. The driver's error."""
-    rows = raw.run(_TOKEN, [token]).fetchall()
+    rows = raw.run(_TOKEN, [generation]).fetchall()
     return bool(rows)
 
 

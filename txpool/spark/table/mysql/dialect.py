@@ -41,21 +41,9 @@ class MySQLTables:
     pair = staticmethod(pair_columns)
     match = staticmethod(match)
     require_unique = staticmethod(require_unique)
+    require_privileges = staticmethod(require_privileges)
     staging_table = MySQLStagingTable
-
-    def require_privileges(
-        self,
-        datasource: DataSource,
-        target: Target,
-        names: Sequence[str],
-        *,
-        mode: str = "append",
-        keys: Sequence[str] = (),
-        strategy: str = "auto",
-        stacklevel: int = 3,
-    ) -> None:
-        """Creating the staging table, before the job, tells whether that is allowed."""
-        require_privileges(datasource, target, names, mode=mode, keys=keys)
+    merge = MySQLMerge
 
     def why_staged(self, datasource: DataSource, target: Target, mode: str) -> str | None:
         if datasource.role is not Role.PREPARED:
@@ -95,19 +83,6 @@ class MySQLTables:
     def copy_staged(self, datasource: str, table: MySQLStagingTable, layout: Layout, label: str) -> MySQLCopy:
         encodings = (*layout.encodings, ColumnEncoding(ATTEMPT, "number"))
         return MySQLCopy(datasource, _head(label, table.name, [*layout.names, ATTEMPT]), encodings)
-
-    def merge(
-        self,
-        datasource: DataSource,
-        table: MySQLStagingTable,
-        target: Target,
-        layout: Layout,
-        *,
-        mode: str,
-        keys: tuple[str, ...],
-        created: Sequence[tuple[str, str]],
-    ) -> MySQLMerge:
-        return MySQLMerge(datasource, table, target, layout, mode, keys, created)
 
     def watch(
         self, transaction: Transaction, write: int, sources: Sequence[DataSource], job: TaggedJob | None = None

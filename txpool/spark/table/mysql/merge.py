@@ -34,7 +34,7 @@ _TOO_OLD = frozenset({1412, 159})
 class MySQLMerge:
     """Moves the staged rows of one write, for `mode` append, overwrite or upsert on `keys`."""
 
-    source: DataSource
+    datasource: DataSource
     table: MySQLStagingTable
     target: Target
     layout: Layout
@@ -126,7 +126,9 @@ class MySQLMerge:
             raise key_error(self.table.gtrid, self.target, self.keys, found)
 
     def _create(self) -> str:
-        staging = MySQLStaging(self.source.name, self.source.driver_adapter, connect=self.source.open_session)
+        staging = MySQLStaging(
+            self.datasource.name, self.datasource.driver_adapter, connect=self.datasource.open_session
+        )
         statement = create_statement(self.target.name, self.created, self.keys)
         return staging.create_target(self.table, self.target.name, statement)
 
@@ -136,7 +138,7 @@ class MySQLMerge:
     def _explain(self, error: Exception) -> None:
         if code_of(error) in _TOO_OLD:
             raise NotSupportedError(
-                f"{self.table.gtrid}: this transaction has read in {self.source.name} before, with isolation level "
+                f"{self.table.gtrid}: this transaction has read in {self.datasource.name} before, with isolation level "
                 "repeatable-read, so it cannot see what tasks stage from now on: write before it reads, or begin "
                 "transaction(isolation='read-committed'). All of it rolls back"
             ) from error

@@ -256,9 +256,19 @@ def require_unique(target: Target, keys: Sequence[str], names: Sequence[str]) ->
 
 
 def require_privileges(
-    datasource: DataSource, target: Target, names: Sequence[str], *, mode: str, keys: Sequence[str]
+    datasource: DataSource,
+    target: Target,
+    names: Sequence[str],
+    *,
+    mode: str = "append",
+    keys: Sequence[str] = (),
+    strategy: str = "auto",
+    stacklevel: int = 3,
 ) -> None:
-    """ProgrammingError if the account may not write. Statements for no row tell: what a role grants counts, too."""
+    """ProgrammingError if the account may not write. Statements for no row tell: what a role grants counts, too.
+
+    Creating the staging table, before the job, tells whether that is allowed.
+    """
     if not target.exists:
         return
     columns, nothing = quoted_list(names), ", ".join(["null"] * len(names))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Sequence
+from contextlib import closing
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, LiteralString
-
-from pyspark.sql.types import StructField
 
 from txpool.datasource import DataSource
 from txpool.resources.postgresql.qualified import qualified
@@ -16,7 +14,6 @@ from txpool.resources.postgresql.tables.staging import SCHEMA, PostgreSQLStaging
 from txpool.resources.postgresql.tables.trust import require_locked
 from txpool.spark.commit.self_deadlock import SelfDeadlockDetector
 from txpool.spark.commit.slots import NO_SLOT
-from txpool.spark.commit.status import TaggedJob
 from txpool.spark.table.dialect import TableDialect
 from txpool.spark.table.postgresql.copying import PartitionCopy, copy_into, copy_staged, staged_columns
 from txpool.spark.table.postgresql.merge import PostgreSQLMerge
@@ -25,7 +22,6 @@ from txpool.spark.table.postgresql.target import is_written_by, read_target, why
 from txpool.spark.table.postgresql.types import definitions, match, pair_columns
 from txpool.spark.table.target import Target, require_unique
 from txpool.spark.types.columns import Layout
-from txpool.tm.transaction import Transaction
 
 if TYPE_CHECKING:
     from txpool.dbapi.connection import PEP249Connection
@@ -86,6 +82,8 @@ class PostgreSQLTables:
     """As `TableDialect`."""
 
     partitions = PostgreSQLPartitions()
+    definitions = staticmethod(definitions)
+    read_target = staticmethod(read_target)
     pair = staticmethod(pair_columns)
     match = staticmethod(match)
     require_unique = staticmethod(require_unique)
@@ -93,22 +91,8 @@ class PostgreSQLTables:
     why_staged = staticmethod(why_staged)
     is_written_by = staticmethod(is_written_by)
     staging_table = PostgreSQLStagingTable
+    watch = SelfDeadlockDetector
     staged_columns = staticmethod(staged_columns)
-
-    def definitions(self, fields: Iterable[StructField], keys: Sequence[str] = ()) -> list[tuple[str, str]]:
-        return definitions(fields)
-
-    def read_target(
-        self,
-        datasource: DataSource,
-        table: str,
-        new: Sequence[tuple[str, str]] | None = None,
-        keys: Sequence[str] = (),
-        *,
-        created_by: str = "create=True",
-        gtrid: str = "",
-    ) -> Target:
-        return read_target(datasource, table, new, keys, created_by=created_by)
 
     def why_direct_failed(self, error: BaseException | None) -> str | None:
         return str(error) if NO_SLOT in str(error) else None
@@ -150,11 +134,6 @@ class PostgreSQLTables:
         created: Sequence[tuple[str, str]],
     ) -> PostgreSQLMerge:
         return PostgreSQLMerge(table.gtrid, target, layout, mode, keys, table.name, created)
-
-    def watch(
-        self, transaction: Transaction, write: int, sources: Sequence[DataSource], job: TaggedJob | None = None
-    ) -> AbstractContextManager[object]:
-        return SelfDeadlockDetector(transaction, write, sources, job)
 
     def running(self, connection: PEP249Connection, label: str) -> tuple[int, int]:
         rows, size = connection.cursor().execute(_RUNNING_COPIES, {"label": label}).fetchone()

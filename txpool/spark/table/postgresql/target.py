@@ -78,6 +78,7 @@ def read_target(
     keys: Sequence[str] = (),
     *,
     created_by: str = "create=True",
+    gtrid: str = "",
 ) -> Target:
     """Describe the table, or for a missing one what it would be with the columns `new`; nothing stays.
 

@@ -120,7 +120,7 @@ def pair_columns(
     return pair(fields, columns, table, _encoding)
 
 
-def definitions(fields: Iterable[StructField]) -> list[tuple[str, str]]:
+def definitions(fields: Iterable[StructField], keys: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Names and declarations of a new table's columns. ProgrammingError if a type has no counterpart."""
     return [(field.name, new_type(field) + ("" if field.nullable else " not null")) for field in fields]
 

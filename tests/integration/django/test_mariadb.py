@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import DatabaseError, DataError, IntegrityError, connection, connections, transaction
+from django.core.cache import caches
+from django.core.management import call_command
+from django.db import DataError, IntegrityError, connection, connections, transaction
 from django.db.models.functions import Now
-from django.test.utils import CaptureQueriesContext
+from django.test.utils import CaptureQueriesContext, override_settings
 
 import txpool
 from tests.integration.django.conftest import Shop
@@ -74,16 +76,6 @@ def test_rows_that_an_update_does_not_change_are_counted(mixed: Shop) -> None:
     assert mixed.numbers("shop") == [1]
 
 
-def test_a_cursor_from_outside_does_not_leave_work_uncommitted(mixed: Shop) -> None:
-    with connections["shop"].cursor() as cursor:
-        with transaction.atomic():
-            with pytest.raises(DatabaseError, match="is closed where that begins"):
-                cursor.execute("insert into shop_order (number) values (1)")
-            mixed.add(2, "default")
-        cursor.execute("insert into shop_order (number) values (3)")
-        assert mixed.all_numbers == [[2], [3]]
-
-
 def test_values_are_djangos(mixed: Shop) -> None:
     from shop.models import Value
 
@@ -108,6 +100,56 @@ def test_a_change_of_the_schema_is_refused_inside(mixed: Shop) -> None:
             connections["shop"].cursor().execute("create table other (id int)")
         transaction.set_rollback(True, using="shop")
     assert mixed.numbers("shop") == []
+
+
+def test_a_change_of_the_schema_that_comes_first_is_done_outside(mixed: Shop, mariadb: MySQLServer) -> None:
+    """It commits at once, as with Django's own engine; what follows is in the transaction."""
+    shop = connections["shop"]
+    for debug in (False, True):
+        shop.force_debug_cursor = debug
+        with pytest.raises(ZeroDivisionError), transaction.atomic("shop"):
+            with shop.cursor() as cursor:
+                cursor.execute("create table if not exists other (id int)")
+                cursor.execute("create index at_id on other (id)")
+                cursor.execute("insert into other values (1)")
+                with pytest.raises(Exception, match=r"(?i)drop table|XAER_RMFAIL|implicit"):
+                    cursor.execute("drop table other")
+            raise ZeroDivisionError
+        assert list(mariadb.execute("select count(*) from other", database="shop")) == [(0,)]
+        mariadb.execute("drop table other", database="shop")
+        with pytest.raises(Exception, match=r"(?i)create|XAER_RMFAIL|implicit"), transaction.atomic():
+            mixed.add(1, "default")
+            shop.cursor().execute("create table other (id int)")
+        with pytest.raises(Exception, match=r"(?i)create|XAER_RMFAIL|implicit"), transaction.atomic("shop"):
+            cursor = shop.cursor()
+            txpool.connect(mixed.folder / "shop.properties").cursor().execute("select * from shop_order")
+            cursor.execute("create table other (id int)")
+    shop.force_debug_cursor = False
+    assert mixed.all_numbers == [[], []]
+    assert mariadb.execute("show tables like 'other'", database="shop") == []
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_the_cache_in_a_database(mixed: Shop, within: bool) -> None:
+    class Router:
+        def db_for_read(self, model: Any, **hints: Any) -> str:
+            return "shop"
+
+        db_for_write = db_for_read
+
+        def allow_migrate(self, db: str, *args: Any, **hints: Any) -> bool:
+            return db == "shop"
+
+    backend = {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "kept"}
+    with override_settings(CACHES={"default": backend}, DATABASE_ROUTERS=[Router()]):
+        call_command("createcachetable", database="shop", verbosity=0)
+        caches["default"].set("a", 1)
+        with pytest.raises(ZeroDivisionError), transaction.atomic("shop" if within else "default"):
+            mixed.add(1)
+            caches["default"].set("a", 2)
+            raise ZeroDivisionError
+        assert caches["default"].get("a") == 1
+    assert mixed.all_numbers == [[], []]
 
 
 def test_it_reads_what_others_commit(mixed: Shop, mariadb: MySQLServer) -> None:

@@ -43,7 +43,8 @@ def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine
     transaction, if the database's driver has it. It and AUTOCOMMIT are refused inside a transaction, and the options of
     a pool and of connecting always (ConfigurationError).
 
-    `sqlalchemy.create_engine("txpool:///conf/orders.properties")` makes the same Engine, for what takes a url.
+    `sqlalchemy.create_engine("txpool:///conf/orders.properties")` makes the same Engine, for what takes a url, and
+    SQLAlchemy's own create_async_engine() with that url the same as ours.
     """
     import sqlalchemy
 
@@ -95,6 +96,12 @@ def connect_by(engine: Engine, datasource: DataSource) -> None:
     import sqlalchemy
 
     part = part_of(datasource)
+    if engine.dialect.is_async:
+        from txpool.aio import engine as awaited
+
+        awaited.connect_by(engine, datasource, partial(_prepare, part))
+        _refuse_tables(engine, datasource, part)
+        return
 
     @sqlalchemy.event.listens_for(engine, "do_connect")
     def connect(_dialect: Any, _record: Any, _args: Any, arguments: dict[str, Any]) -> Any:

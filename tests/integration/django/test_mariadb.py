@@ -1,4 +1,4 @@
-"""PostgreSQL and MariaDB in one block of Django's, over each driver: what each server's own client reads."""
+"""PostgreSQL and MariaDB, or MySQL 8, in one block of Django's, over each driver: what each server's own client reads."""
 
 from __future__ import annotations
 
@@ -24,24 +24,30 @@ if TYPE_CHECKING:
 PASSWORD = "TXPOOL_TEST_DJANGO_MARIADB"
 
 
+@pytest.fixture(params=["mariadb", "mysql8"])
+def server(request: pytest.FixtureRequest) -> MySQLServer:
+    found: MySQLServer = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture(params=["pymysql", "mysqlclient"])
 def mixed(
     request: pytest.FixtureRequest,
     site: Site,
-    mariadb: MySQLServer,
+    server: MySQLServer,
     make_shop: Callable[..., Shop],
     require_driver: RequireDriver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Shop:
     require_driver(request.param)
-    monkeypatch.setenv(PASSWORD, mariadb.password)
-    mariadb.execute("drop database if exists shop", "create database shop")
-    site.write("shop", f"driver = {request.param}\nurl = {mariadb.url('shop')}\npassword = ${{env:{PASSWORD}}}")
+    monkeypatch.setenv(PASSWORD, server.password)
+    server.execute("drop database if exists shop", "create database shop")
+    site.write("shop", f"driver = {request.param}\nurl = {server.url('shop')}\npassword = ${{env:{PASSWORD}}}")
     names = {"one": "default", "shop": "shop"}
-    return make_shop(names, shop=lambda query: mariadb.execute(query, database="shop"))
+    return make_shop(names, shop=lambda query: server.execute(query, database="shop"))
 
 
-def test_both_or_none(mixed: Shop, mariadb: MySQLServer) -> None:
+def test_both_or_none(mixed: Shop, server: MySQLServer) -> None:
     with transaction.atomic("shop"):
         mixed.add(1)
         assert mixed.all_numbers == [[], []]
@@ -53,7 +59,7 @@ def test_both_or_none(mixed: Shop, mariadb: MySQLServer) -> None:
     with pytest.raises(txpool.TransactionRolledBack), transaction.atomic():
         mixed.add(3)
     assert mixed.all_numbers == [[1], [1]]
-    assert mariadb.execute("xa recover") == []
+    assert server.execute("xa recover") == []
 
 
 def test_a_later_block_is_undone_alone(mixed: Shop) -> None:
@@ -102,7 +108,7 @@ def test_a_change_of_the_schema_is_refused_inside(mixed: Shop) -> None:
     assert mixed.numbers("shop") == []
 
 
-def test_a_change_of_the_schema_that_comes_first_is_done_outside(mixed: Shop, mariadb: MySQLServer) -> None:
+def test_a_change_of_the_schema_that_comes_first_is_done_outside(mixed: Shop, server: MySQLServer) -> None:
     """It commits at once, as with Django's own engine; what follows is in the transaction."""
     shop = connections["shop"]
     for debug in (False, True):
@@ -115,8 +121,8 @@ def test_a_change_of_the_schema_that_comes_first_is_done_outside(mixed: Shop, ma
                 with pytest.raises(Exception, match=r"(?i)drop table|XAER_RMFAIL|implicit"):
                     cursor.execute("drop table other")
             raise ZeroDivisionError
-        assert list(mariadb.execute("select count(*) from other", database="shop")) == [(0,)]
-        mariadb.execute("drop table other", database="shop")
+        assert list(server.execute("select count(*) from other", database="shop")) == [(0,)]
+        server.execute("drop table other", database="shop")
         with pytest.raises(Exception, match=r"(?i)create|XAER_RMFAIL|implicit"), transaction.atomic():
             mixed.add(1, "default")
             shop.cursor().execute("create table other (id int)")
@@ -126,7 +132,7 @@ def test_a_change_of_the_schema_that_comes_first_is_done_outside(mixed: Shop, ma
             cursor.execute("create table other (id int)")
     shop.force_debug_cursor = False
     assert mixed.all_numbers == [[], []]
-    assert mariadb.execute("show tables like 'other'", database="shop") == []
+    assert server.execute("show tables like 'other'", database="shop") == []
 
 
 @pytest.mark.parametrize("within", [False, True])
@@ -152,10 +158,10 @@ def test_the_cache_in_a_database(mixed: Shop, within: bool) -> None:
     assert mixed.all_numbers == [[], []]
 
 
-def test_it_reads_what_others_commit(mixed: Shop, mariadb: MySQLServer) -> None:
+def test_it_reads_what_others_commit(mixed: Shop, server: MySQLServer) -> None:
     with transaction.atomic("shop"):
         assert not mixed.models[0].objects.using("shop").exists()
-        mariadb.execute("insert into shop_order (number) values (7)", database="shop")
+        server.execute("insert into shop_order (number) values (7)", database="shop")
         assert mixed.models[0].objects.using("shop").exists()
 
 

@@ -126,7 +126,10 @@ def wrapper_over(driver: str) -> Any:
         def cursor_outside(self) -> Iterator[Any]:
             token = make_ambient(None)
             try:
-                with closing(self.datasource.connect()) as connection, closing(MySQLAliasCursor(connection.cursor())) as cursor:
+                with (
+                    closing(self.datasource.connect()) as connection,
+                    closing(MySQLAliasCursor(connection.cursor())) as cursor,
+                ):
                     yield cursor
             finally:
                 restore_ambient(token)

@@ -1,4 +1,4 @@
-"""PostgreSQL and MariaDB, or MySQL 8, in one block of Django's, over each driver: what each server's own client reads."""
+"""PostgreSQL and MariaDB, or MySQL 8, in one block of Django's, over each driver: what each server's client reads."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.db.transaction import TransactionManagementError
 
+from txpool.django.sources import AliasClient, with_address
 from txpool.django.wrapper import Transactional
 from txpool.sql.dialects import MYSQL
 from txpool.tm.ambient import make_ambient, restore_ambient
@@ -27,7 +28,7 @@ def wrapper_over(driver: str) -> Any:
     module = import_module("pymysql" if driver == "pymysql" else "MySQLdb")
     if find_spec("MySQLdb") is None:
         module.install_as_MySQLdb()  # whose constants Django takes
-    from django.db.backends.mysql import base
+    from django.db.backends.mysql import base, client, creation
     from django.db.backends.mysql.operations import DatabaseOperations
 
     class Operations(DatabaseOperations):
@@ -48,6 +49,20 @@ def wrapper_over(driver: str) -> Any:
         def last_executed_query(self, cursor: Any, sql: Any, params: Any) -> Any:
             executed = getattr(cursor.cursor.raw, "_executed", None)  # which both drivers have
             return executed.decode(errors="replace") if isinstance(executed, bytes | bytearray) else executed
+
+    class MySQLAliasClient(AliasClient, client.DatabaseClient):
+        """Runs mysql."""
+
+    class MySQLAliasCreation(creation.DatabaseCreation):
+        """Django's, which copies a test database by mysqldump and mysql."""
+
+        def _clone_db(self, source_database_name: str, target_database_name: str) -> None:
+            own = self.connection.settings_dict
+            self.connection.settings_dict = with_address(own)
+            try:
+                super()._clone_db(source_database_name, target_database_name)
+            finally:
+                self.connection.settings_dict = own
 
     class MySQLAliasCursor(base.CursorWrapper):
         """Django's, over the cursor of either driver."""
@@ -73,6 +88,8 @@ def wrapper_over(driver: str) -> Any:
         """The connection of an alias over MariaDB or MySQL."""
 
         Database = module
+        client_class = MySQLAliasClient
+        creation_class = MySQLAliasCreation
         ops_class = Operations
         no_database = "information_schema"
         # Django counts rows that an UPDATE finds, also if it does not change them; and it reads what others commit.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from tests.support.recovery_site import Site
 from txpool import failpoints
 
 if TYPE_CHECKING:
+    from tests.conftest import Require
     from tests.support.mysql import MySQLServer, RequireDriver
 
 PASSWORD = "TXPOOL_TEST_DJANGO_MARIADB"
@@ -182,3 +184,16 @@ def test_a_session_that_counts_otherwise_is_refused(mixed: Shop) -> None:
         mixed.add(1, "shop")
         txpool.connect(mixed.folder / "shop.properties").cursor().execute("update shop_order set number = 2")
     assert mixed.numbers("shop") == [2]
+
+
+def test_dbshell_and_copies_of_the_database(
+    mixed: Shop, server: MySQLServer, require: Require, capfd: pytest.CaptureFixture[str]
+) -> None:
+    require(all(map(shutil.which, ("mysql", "mysqldump"))), "mysql, mysqldump: apt-get install mariadb-client")
+    mixed.add(1, "shop")
+    call_command("dbshell", "--", "-Ne", "select database(), number from shop_order", database="shop")
+    assert capfd.readouterr().out.split() == ["shop", "1"]
+    server.execute("drop database if exists shop_1")
+    connections["shop"].creation.clone_test_db("1", verbosity=0)  # as for a process of `manage.py test --parallel`
+    assert list(server.execute("select number from shop_order", database="shop_1")) == [(1,)]
+    server.execute("drop database shop_1")

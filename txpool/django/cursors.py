@@ -41,7 +41,7 @@ class Following(_Base):
             self.opened = self.db.connection, times_closed
 
     def _execute(self, sql: Any, *args: Any) -> Any:
-        if self.db.executes_outside(sql):
+        if self.opened[1] == self.db.times_closed and self.db.executes_outside(sql):
             with self.db.cursor_outside() as self.cursor:
                 self.opened = None, self.opened[1]
                 return super()._execute(sql, *args)

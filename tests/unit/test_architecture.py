@@ -40,6 +40,7 @@ FLOORS = (
     ("txpool.spark.task",),
     ("txpool.spark.commit", "txpool.spark.types"),
     ("txpool.django",),
+    ("txpool.django.transactions",),
     ("txpool", "txpool.web"),
     ("txpool.engine",),
     ("txpool.aio",),

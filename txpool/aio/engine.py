@@ -247,16 +247,22 @@ class _Streams:
 
 
 @cache
-def _dialect(url: str) -> str:
-    """The beginning of a url like this one, whose dialect awaits."""
-    given = make_url(url)
-    base = given.get_dialect()
+def awaited(base: Any) -> Any:
+    """The dialect class that awaits, of a synchronous one."""
     added: dict[str, Any] = {"supports_statement_cache": True}
     if not base.supports_server_side_cursors:
         added["supports_server_side_cursors"] = True
         added["execution_ctx_cls"] = type("ExecutionContext", (_Streams, base.execution_ctx_cls), {})
+    return type(base.__name__, (_AwaitedMethods, base), added)
+
+
+@cache
+def _dialect(url: str) -> str:
+    """The beginning of a url like this one, whose dialect awaits."""
+    given = make_url(url)
     name = f"{given.get_backend_name()}_{given.get_driver_name()}"
-    globals()[name] = type(base.__name__, (_AwaitedMethods, base), added)
+    base: Any = given.get_dialect()
+    globals()[name] = awaited(base)
     registry.register(f"{given.get_backend_name()}.txpool_{given.get_driver_name()}", __name__, name)
     return f"{given.get_backend_name()}+txpool_{given.get_driver_name()}://"
 
@@ -269,10 +275,14 @@ def make_engine(
     The url is one of the database's dialect; `prepare(connection, arguments)` makes a connection the Engine's.
     """
     engine = sqlalchemy.create_engine(_dialect(url), poolclass=sqlalchemy.NullPool, **options)
+    connect_by(engine, source, prepare)
+    return AsyncEngine(engine)
+
+
+def connect_by(engine: sqlalchemy.Engine, source: DataSource, prepare: Callable[[Any, dict[str, Any]], None]) -> None:
+    """Let an Engine whose dialect awaits take its connections from the datasource."""
 
     @sqlalchemy.event.listens_for(engine, "do_connect")
     def connect(_dialect: Any, _record: Any, _args: Any, arguments: dict[str, Any]) -> Any:
         opened = open_connection(source, None, prepare=lambda handle: prepare(handle, arguments))
         return AwaitedConnection(await_only(opened))
-
-    return AsyncEngine(engine)

@@ -76,6 +76,11 @@ class EnlistedStatements:
         _driver: Driver
         _ending: Any
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no statement has been sent in it."""
+        return self._fresh
+
     def begin_use(self, handle: Handle) -> Enlists:
         """Under the lock: raise if no work may be done, and set what this handle has overridden."""
         transaction = self.owner()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,9 +13,13 @@ from typing import Any
 
 from django.db.transaction import TransactionManagementError
 
+from txpool.django.sources import AliasClient, with_address
 from txpool.django.wrapper import Transactional
+from txpool.sql.dialects import MYSQL
+from txpool.tm.ambient import make_ambient, restore_ambient
 
 _FOUND_ROWS = 2
+_SCHEMA = re.compile(r"(?:create|alter|drop|rename|truncate) (?!(?:or replace )?temporary\b)")
 
 
 @cache
@@ -23,7 +28,7 @@ def wrapper_over(driver: str) -> Any:
     module = import_module("pymysql" if driver == "pymysql" else "MySQLdb")
     if find_spec("MySQLdb") is None:
         module.install_as_MySQLdb()  # whose constants Django takes
-    from django.db.backends.mysql import base
+    from django.db.backends.mysql import base, client, creation
     from django.db.backends.mysql.operations import DatabaseOperations
 
     class Operations(DatabaseOperations):
@@ -45,11 +50,22 @@ def wrapper_over(driver: str) -> Any:
             executed = getattr(cursor.cursor.raw, "_executed", None)  # which both drivers have
             return executed.decode(errors="replace") if isinstance(executed, bytes | bytearray) else executed
 
+    class MySQLAliasClient(AliasClient, client.DatabaseClient):
+        """Runs mysql."""
+
+    class MySQLAliasCreation(creation.DatabaseCreation):
+        """Django's, which copies a test database by mysqldump and mysql."""
+
+        def _clone_db(self, source_database_name: str, target_database_name: str) -> None:
+            own = self.connection.settings_dict
+            self.connection.settings_dict = with_address(own)
+            try:
+                super()._clone_db(source_database_name, target_database_name)
+            finally:
+                self.connection.settings_dict = own
+
     class MySQLAliasCursor(base.CursorWrapper):
         """Django's, over the cursor of either driver."""
-
-        alias: Any
-        inside: bool
 
         def execute(self, query: Any, args: Any = None) -> Any:
             with self._integrity():
@@ -61,7 +77,6 @@ def wrapper_over(driver: str) -> Any:
 
         @contextmanager
         def _integrity(self) -> Iterator[None]:
-            self.alias.require_session(inside=self.inside)
             try:
                 yield
             except module.OperationalError as error:
@@ -73,6 +88,8 @@ def wrapper_over(driver: str) -> Any:
         """The connection of an alias over MariaDB or MySQL."""
 
         Database = module
+        client_class = MySQLAliasClient
+        creation_class = MySQLAliasCreation
         ops_class = Operations
         no_database = "information_schema"
         # Django counts rows that an UPDATE finds, also if it does not change them; and it reads what others commit.
@@ -101,12 +118,46 @@ def wrapper_over(driver: str) -> Any:
             return connection
 
         def create_cursor(self, name: str | None = None) -> Any:
-            cursor = MySQLAliasCursor(self.connection.cursor())
-            cursor.alias, cursor.inside = self, self._inside
-            return cursor
+            return MySQLAliasCursor(self.connection.cursor())
+
+        def _begins_here(self) -> bool:
+            self.mysql_server_data  # noqa: B018 - asked once, and not by the transaction's first statement
+            return True
+
+        def executes_outside(self, statement: Any) -> bool:
+            """Whether it changes the schema, which commits by itself, and the transaction has done nothing yet.
+
+            So Django makes the table of a cache, in `atomic`. Only in one that this alias has begun.
+            """
+            return self._begun is not None and _changes_schema(str(statement)) and self._has_done_nothing()
+
+        def _has_done_nothing(self) -> bool:
+            block: Any = self._begun
+            begun = block.entered_transaction
+            if not begun.active or begun.datasources not in ([], [self.datasource]):
+                return False
+            enlistment = None if self.connection is None else self.connection.enlistment
+            return not begun.datasources or (enlistment is not None and enlistment.is_fresh)
+
+        @contextmanager
+        def cursor_outside(self) -> Iterator[Any]:
+            token = make_ambient(None)
+            try:
+                with (
+                    closing(self.datasource.connect()) as connection,
+                    closing(MySQLAliasCursor(connection.cursor())) as cursor,
+                ):
+                    yield cursor
+            finally:
+                restore_ambient(token)
 
     DatabaseWrapper.__qualname__ = "DatabaseWrapper"
     return DatabaseWrapper
+
+
+def _changes_schema(statement: str) -> bool:
+    """Whether it does, and is the only statement of its text."""
+    return _SCHEMA.match(MYSQL.first_words(statement)) is not None and ";" not in statement.rstrip("; \n")
 
 
 def _time_of(value: Any, expression: Any, connection: Any) -> Any:

@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.db.backends.postgresql import base
+from django.db.backends.postgresql import base, client
 from django.db.backends.postgresql.psycopg_any import IsolationLevel, get_adapters_template
 
+from txpool.django.sources import AliasClient
 from txpool.django.wrapper import Transactional
+
+
+class PostgreSQLAliasClient(AliasClient, client.DatabaseClient):
+    """Runs psql."""
 
 
 class DatabaseWrapper(Transactional, base.DatabaseWrapper):
     """The connection of an alias over PostgreSQL."""
 
+    client_class = PostgreSQLAliasClient
     no_database = "postgres"
     isolation_level = IsolationLevel.READ_COMMITTED
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -24,6 +24,11 @@ from txpool.errors import ConfigurationError
 from txpool.locks import Lock
 from txpool.resources.marked.xids import Xids
 from txpool.tm.manager import configure
+
+if TYPE_CHECKING:
+    _Client = Any
+else:
+    _Client = object
 
 _SOURCE: Final = "TXPOOL"
 _KEYS: Final = {key.word: key.name for key in DATASOURCE_KEYS}
@@ -104,6 +109,31 @@ def database_of(loaded: DataSourceSettings) -> str:
     if loaded.driver == "sqlite3":
         return loaded.url.removeprefix("sqlite:///")
     return unquote(urlsplit(loaded.url).path.removeprefix("/"))
+
+
+class AliasClient(_Client):
+    """What runs the database's own program, as dbshell does: its address is the datasource's.
+
+    Before Django's own class among the bases of an alias's `client_class`.
+    """
+
+    @classmethod
+    def settings_to_cmd_args_env(cls, settings_dict: dict[str, Any], parameters: Any) -> Any:
+        return super().settings_to_cmd_args_env(with_address(settings_dict), parameters)
+
+
+def with_address(settings_dict: dict[str, Any]) -> dict[str, Any]:
+    """An alias's settings as Django's own engines have them: with a password, so never log or keep them."""
+    loaded = _loaded[settings_dict[_SOURCE]]
+    url = urlsplit(loaded.url)
+    options = dict(parse_qsl(url.query)) | loaded.connect_options()
+    return settings_dict | {
+        "HOST": unquote(url.hostname or "") or options.get("host") or options.get("unix_socket", ""),
+        "PORT": str(url.port or options.get("port") or ""),
+        "USER": options.get("user") or unquote(url.username or ""),
+        "PASSWORD": options.get("password", ""),
+        "OPTIONS": options,
+    }
 
 
 def datasource_of(settings_dict: dict[str, Any], database: str, defaults: dict[str, str]) -> DataSource:

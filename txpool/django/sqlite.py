@@ -19,19 +19,15 @@ class SQLiteAliasCursor:
 
     convert_query = base.SQLiteCursorWrapper.convert_query
 
-    def __init__(self, cursor: Any, alias: Any, *, inside: bool) -> None:
+    def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
-        self._alias = alias
-        self._inside = inside
 
     def execute(self, query: str, params: Any = None) -> Any:
-        self._alias.require_session(inside=self._inside)
         if params is None:
             return self._cursor.execute(query)
         return self._cursor.execute(self._converted(query, params), params)
 
     def executemany(self, query: str, param_list: Any) -> Any:
-        self._alias.require_session(inside=self._inside)
         rows = iter(param_list)
         first = [*islice(rows, 1)]
         return self._cursor.executemany(self._converted(query, first[0] if first else ()), chain(first, rows))
@@ -80,7 +76,7 @@ class DatabaseWrapper(Transactional, base.DatabaseWrapper):
         return connection
 
     def create_cursor(self, name: str | None = None) -> Any:
-        return SQLiteAliasCursor(self.connection.cursor(), self, inside=self._inside)
+        return SQLiteAliasCursor(self.connection.cursor())
 
     def _set_up(self, raw: Any) -> None:
         """What Django's own connect() does on a session, which keeps it until it is opened anew."""

@@ -12,12 +12,12 @@ from django.db.backends.signals import connection_created
 from django.db.backends.utils import debug_transaction
 from django.db.utils import ProgrammingError
 
-from txpool.django.aliases import Hook
-from txpool.django.demarcation import Demarcation
-from txpool.django.failures import ErrorWrapper
+from txpool.django.cursors import following
 from txpool.django.sources import datasource_of
+from txpool.django.transactions.aliases import Hook
+from txpool.django.transactions.demarcation import Demarcation
+from txpool.django.transactions.failures import ErrorWrapper
 from txpool.errors import TransactionRolledBack
-from txpool.tm.ambient import current
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -32,6 +32,8 @@ class Transactional(Demarcation):
     def __init__(self, settings_dict: dict[str, Any], alias: str = DEFAULT_DB_ALIAS) -> None:
         #: Of the database of that NAME.
         self._datasource: tuple[str | None, DataSource] | None = None
+        #: How often close() was called: a cursor from before that stays closed.
+        self.times_closed = 0
         super().__init__(settings_dict, alias)
 
     @property
@@ -102,17 +104,6 @@ class Transactional(Demarcation):
         with self.wrap_database_errors:
             self._connect_inside()
 
-    def require_session(self, *, inside: bool) -> None:
-        """Before a cursor executes: ProgrammingError if it was opened outside of the transaction that is ambient now.
-
-        Its connection would join that by itself, and go on later in a session that is not set up for Django.
-        """
-        if not inside and (here := current()) is not None:
-            raise ProgrammingError(
-                f"this cursor of alias {self.alias!r} was opened outside of {here.gtrid}, and is closed where that "
-                "begins: open another. Nothing was done"
-            )
-
     def connect(self) -> None:
         if self._sync() is None:
             self._inside = False
@@ -147,12 +138,24 @@ class Transactional(Demarcation):
         return ErrorWrapper(self)
 
     def _cursor(self, name: str | None = None) -> Any:
-        self.ensure_connection()
-        if self._pending:
-            self._open_pending()
+        self.prepare_session()
         return super()._cursor(name)
 
-    def _open_pending(self) -> None:
+    def make_cursor(self, cursor: Any) -> Any:
+        return following(super().make_cursor(cursor))
+
+    def make_debug_cursor(self, cursor: Any) -> Any:
+        return following(super().make_debug_cursor(cursor))
+
+    def executes_outside(self, statement: Any) -> bool:
+        """Whether the statement is executed by `cursor_outside`, and not in the transaction that is open."""
+        return False
+
+    def prepare_session(self) -> None:
+        """Have the connection that a statement wants here and now, with the savepoints that are open."""
+        self.ensure_connection()
+        if not self._pending:
+            return
         pending, self._pending = self._pending, []
         with self.wrap_database_errors:
             cursor = self.connection.cursor()
@@ -163,6 +166,7 @@ class Transactional(Demarcation):
                 cursor.close()
 
     def close(self) -> None:
+        self.times_closed += 1
         here = self._sync()
         if here is None or self._in_atomic_block:
             if here is not None and self.connection is not None:

@@ -16,7 +16,7 @@ from sqlalchemy.engine import default
 from txpool.datasource import DataSource, find_file
 from txpool.dbapi.connection import PEP249Connection
 from txpool.engine.engine import connect_by, part_of
-from txpool.errors import ConfigurationError, NotSupportedError
+from txpool.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -32,19 +32,18 @@ class DatasourceDialect:
     @classmethod
     def get_dialect_cls(cls, url: URL) -> type[Dialect]:
         """The dialect of the file's database, whose Engines connect by the file. ConfigurationError."""
-        dialect: Any = sqlalchemy.make_url(part_of(_datasource_of(url)).url).get_dialect()
-        return _over(dialect)
+        return _over(_dialect_of(url), PEP249Connection)
 
     @classmethod
     def get_async_dialect_cls(cls, url: URL) -> type[Dialect]:
-        raise NotSupportedError(
-            f"{_shown(url)}: create_async_engine() does not take it, since the drivers of datasources are synchronous: "
-            "write create_engine()"
-        )
+        """The same for create_async_engine() of SQLAlchemy's own."""
+        from txpool.aio.engine import AwaitedConnection, awaited
+
+        return _over(awaited(_dialect_of(url)), AwaitedConnection)
 
     @classmethod
     def engine_created(cls, engine: Engine) -> None:
-        """Called by create_engine()."""
+        """Called by create_engine(), and by create_async_engine()."""
         datasource = _datasource_of(engine.url)
         if type(engine.pool) is not sqlalchemy.NullPool:
             raise _not_ours(datasource, "poolclass or pool", "its keys begin with pool.")
@@ -60,6 +59,9 @@ class DatasourceDialect:
 class _OfDatasource(default.DefaultDialect):
     """What a dialect does otherwise if its url names a datasource's file."""
 
+    #: The class of the connections that its Engines take from the datasource.
+    connections: type
+
     @classmethod
     def get_pool_class(cls, url: URL) -> type[sqlalchemy.Pool]:
         return sqlalchemy.NullPool
@@ -72,7 +74,7 @@ class _OfDatasource(default.DefaultDialect):
         on_connect = super().on_connect_url(url)
 
         def check(connection: Any) -> None:
-            if not issubclass(type(connection), PEP249Connection):
+            if not issubclass(type(connection), self.connections):
                 raise _not_ours(_datasource_of(url), "creator", "leave it out")
             if on_connect is not None:
                 on_connect(connection)
@@ -82,9 +84,14 @@ class _OfDatasource(default.DefaultDialect):
 
 # By the dialect's class, so that SQLAlchemy's caches of statements serve all Engines of one.
 @cache
-def _over(dialect: Any) -> type[Dialect]:
-    own = {"supports_statement_cache": True, "__module__": dialect.__module__}
+def _over(dialect: Any, connections: Any) -> type[Dialect]:
+    own = {"supports_statement_cache": True, "connections": connections, "__module__": dialect.__module__}
     return type(dialect.__name__, (_OfDatasource, dialect), own)
+
+
+def _dialect_of(url: URL) -> Any:
+    """The class of the database's."""
+    return sqlalchemy.make_url(part_of(_datasource_of(url)).url).get_dialect()
 
 
 def _datasource_of(url: URL) -> DataSource:

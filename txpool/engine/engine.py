@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,13 +44,15 @@ def create_engine(datasource: str | Path | DataSource, **options: Any) -> Engine
     transaction, if the database's driver has it. It and AUTOCOMMIT are refused inside a transaction, and the options of
     a pool and of connecting always (ConfigurationError).
 
-    `sqlalchemy.create_engine("txpool:///conf/orders.properties")` makes the same Engine, for what takes a url.
+    `sqlalchemy.create_engine("txpool:///conf/orders.properties")` makes the same Engine, for what takes a url, and
+    SQLAlchemy's own create_async_engine() with that url the same as ours.
     """
     import sqlalchemy
 
     found = _checked(datasource, options, "create_engine")
     engine = sqlalchemy.create_engine(part_of(found).url, poolclass=sqlalchemy.NullPool, **options)
     connect_by(engine, found)
+    _name_place(engine, found)
     return engine
 
 
@@ -65,7 +68,17 @@ def create_async_engine(datasource: str | Path | DataSource, **options: Any) -> 
     part = part_of(found)
     engine = make_engine(found, part.url, partial(_prepare, part), options)
     _refuse_tables(engine.sync_engine, found, part)
+    _name_place(engine.sync_engine, found)
     return engine
+
+
+def _name_place(engine: Engine, datasource: DataSource) -> None:
+    """Let the Engine's url say where it leads, without a user or a password, for who asks: as dlt does."""
+    import sqlalchemy
+
+    with suppress(sqlalchemy.exc.ArgumentError, ValueError):
+        there = sqlalchemy.make_url(datasource.settings.url)
+        engine.url = engine.url.set(host=there.host, port=there.port, database=there.database)
 
 
 def _checked(datasource: str | Path | DataSource, options: dict[str, Any], function: str) -> DataSource:
@@ -95,6 +108,12 @@ def connect_by(engine: Engine, datasource: DataSource) -> None:
     import sqlalchemy
 
     part = part_of(datasource)
+    if engine.dialect.is_async:
+        from txpool.aio import engine as awaited
+
+        awaited.connect_by(engine, datasource, partial(_prepare, part))
+        _refuse_tables(engine, datasource, part)
+        return
 
     @sqlalchemy.event.listens_for(engine, "do_connect")
     def connect(_dialect: Any, _record: Any, _args: Any, arguments: dict[str, Any]) -> Any:

@@ -245,22 +245,6 @@ def test_rows_of_an_iterator_from_outside_end_where_a_transaction_begins(shop: S
     assert 7 in shop.numbers("default")
 
 
-@pytest.mark.parametrize("alias", ["default", "ledger"])
-def test_a_cursor_from_outside_ends_where_a_transaction_begins(shop: Shop, alias: str) -> None:
-    with connections[alias].cursor() as cursor:
-        cursor.execute("select 1")
-        with transaction.atomic():
-            if alias == "default":
-                shop.add(1)
-            with pytest.raises((DatabaseError, txpool.Error), match="closed"):
-                cursor.execute("insert into shop_order (number) values (2)")
-            if alias != "default":
-                shop.add(1)
-        with pytest.raises((DatabaseError, txpool.Error), match="closed"):
-            cursor.execute("insert into shop_order (number) values (3)")
-    assert shop.all_numbers == [[1], [1], [1]]
-
-
 def test_a_statement_that_failed_is_no_success(shop: Shop) -> None:
     with pytest.raises(DatabaseError) as raised, transaction.atomic():
         shop.add(1)

@@ -15,14 +15,15 @@ from tests.integration.django.conftest import Shop
 from tests.support.interrupts import at_each_check, codes_of
 from tests.support.sampling import FULL
 from tests.support.waiting import until
-from txpool.django import aliases, blocks, demarcation, wrapper
+from txpool.django import cursors, wrapper
+from txpool.django.transactions import aliases, blocks, demarcation
 from txpool.tm.ambient import current
 from txpool.tm.demarcation import block
 
 
 def codes() -> set[CodeType]:
     found: set[CodeType] = set()
-    for module in (aliases, blocks, demarcation, wrapper, djangos, block):
+    for module in (aliases, blocks, cursors, demarcation, wrapper, djangos, block):
         found |= codes_of(module)
         for each in vars(module).values():
             for value in vars(each).values() if isinstance(each, type) else ():

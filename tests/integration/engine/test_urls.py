@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -190,12 +191,55 @@ def test_a_file_is_trusted_as_everywhere(place: Path) -> None:
         sa.create_engine("txpool:///conf/open.properties")
 
 
-def test_an_async_engine_is_refused(place: Path) -> None:
+def test_an_async_engine_of_a_url_takes_part(fares: Databases) -> None:
+    pytest.importorskip("greenlet")
+    from sqlalchemy.ext import asyncio as sa_asyncio
+
+    engine = sa_asyncio.create_async_engine(URL)
+    assert (engine.dialect.name, engine.dialect.is_async, str(engine.url)) == ("postgresql", True, URL)
+
+    async def work(number: int) -> None:
+        async with engine.begin() as connection:
+            await connection.execute(sa.text("insert into fare values (:id)"), {"id": number})
+        async with sa_asyncio.AsyncSession(engine) as session:
+            await session.execute(sa.text("insert into fare values (:id)"), {"id": number + 1})
+            await session.commit()
+
+    async def main() -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with transaction():
+                await work(1)
+                raise ZeroDivisionError
+        async with transaction():
+            await work(3)
+            assert rows(fares) == []
+        await work(5)
+        async with engine.connect() as connection:
+            streamed = await connection.stream(sa.text("select id from fare order by id"))
+            assert [row.id async for row in streamed] == [3, 4, 5, 6]
+        await engine.dispose()
+
+    asyncio.run(main())
+    assert rows(fares) == [(3,), (4,), (5,), (6,)]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"poolclass": sa.AsyncAdaptedQueuePool}, "does not take poolclass or pool"),
+        ({"connect_args": {"connect_timeout": 1}}, r"does not take connect_args"),
+    ],
+)
+def test_an_async_engine_takes_no_more(place: Path, options: dict[str, Any], says: str) -> None:
     pytest.importorskip("greenlet")
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    with pytest.raises(NotSupportedError, match=r"write create_engine\(\)"):
-        create_async_engine(URL)
+    async def main() -> None:
+        async with create_async_engine(URL, **options).connect():
+            pass
+
+    with pytest.raises(ConfigurationError, match=says):
+        asyncio.run(main())
 
 
 def test_a_datasource_that_sqlalchemy_cannot_use(place: Path) -> None:

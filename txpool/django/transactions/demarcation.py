@@ -12,9 +12,9 @@ from django.db.backends.utils import debug_transaction
 from django.db.transaction import TransactionManagementError
 from django.db.utils import NotSupportedError
 
-from txpool.django.aliases import Aliases, elsewhere
-from txpool.django.blocks import Blocks, Savepoints
-from txpool.django.failures import as_djangos
+from txpool.django.transactions.aliases import Aliases, elsewhere
+from txpool.django.transactions.blocks import Blocks, Savepoints
+from txpool.django.transactions.failures import as_djangos
 from txpool.errors import TransactionRolledBack
 from txpool.tm.ambient import ambient_variable, current, make_ambient
 from txpool.tm.completion.dropped import roll_back_abandoned

@@ -92,7 +92,7 @@ MUTATIONS = (
         test=f"{_MANY}::test_a_server_that_stops_amid_a_pass_is_asked_again_by_the_next",
         real=(
             Edit(
-                "txpool.resources.branches.adopted:PhaseTwoConnection.finish",
+                "txpool.resources.branches.adopted:PhaseTwoConnections.finish",
                 "self._outcomes.pop(branch, BranchOutcome.UNKNOWN)",
                 "self._outcomes.pop(branch, BranchOutcome.COMMITTED)",
             ),

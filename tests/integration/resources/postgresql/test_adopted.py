@@ -13,7 +13,7 @@ from tests.integration.resources.postgresql.branches import BranchDatabase, new_
 from tests.support.waiting import until
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.branches.adopted import AdoptedBranch, PhaseTwoConnection
+from txpool.resources.branches.adopted import AdoptedBranch, PhaseTwoConnections
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver.making import make_driver
 from txpool.resources.postgresql.branches.phase_two import PostgreSQLPhaseTwo
@@ -23,7 +23,7 @@ from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnect
 
 
 def adopted(world: BranchDatabase, count: int) -> list[AdoptedBranch]:
-    channel = PhaseTwoConnection(PostgreSQLPhaseTwo, world.driver)
+    channel = PhaseTwoConnections(PostgreSQLPhaseTwo, world.driver)
     records = []
     for number in range(count):
         records.append(world.prepared_branch(f"insert into work values ({number})").record)
@@ -60,7 +60,7 @@ class _Stalling(PsycopgDriver):
 def test_a_server_that_hangs_is_waited_for_once_whatever_it_holds(world: BranchDatabase) -> None:
     driver = _Stalling(world.driver._settings)  # type: ignore[attr-defined]
     driver.opened = []
-    channel = PhaseTwoConnection(PostgreSQLPhaseTwo, driver, Deadlines(None, 0.2))
+    channel = PhaseTwoConnections(PostgreSQLPhaseTwo, driver, Deadlines(None, 0.2))
     branches = [AdoptedBranch(branch.record, channel) for branch in adopted(world, 3)]
     for branch in branches:
         branch.start_commit()
@@ -80,7 +80,7 @@ def test_adopted_branches_do_not_wait_for_ever_for_a_connection() -> None:
         url = f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/db"
         driver = make_driver(DataSourceSettings.load(name="one", driver="psycopg", url=url))
         branch = AdoptedBranch(
-            BranchRecord(new_xid(), "one", ""), PhaseTwoConnection(PostgreSQLPhaseTwo, driver, Deadlines(None, 0.2))
+            BranchRecord(new_xid(), "one", ""), PhaseTwoConnections(PostgreSQLPhaseTwo, driver, Deadlines(None, 0.2))
         )
         pool.submit(branch.start_commit).result(20)
         assert branch.await_commit() is BranchOutcome.UNKNOWN

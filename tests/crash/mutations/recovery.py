@@ -93,8 +93,8 @@ MUTATIONS = (
         real=(
             Edit(
                 "txpool.resources.branches.adopted:PhaseTwoConnections.finish",
-                "self._outcomes.pop(branch, BranchOutcome.UNKNOWN)",
-                "self._outcomes.pop(branch, BranchOutcome.COMMITTED)",
+                "outcomes.pop(branch, _UNKNOWN)",
+                "outcomes.pop(branch, BranchOutcome.COMMITTED)",
             ),
         ),
     ),

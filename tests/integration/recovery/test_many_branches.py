@@ -66,15 +66,14 @@ def test_many_branches_need_no_more_connections_than_a_few(site: Site, connects:
     assert site.counts() == {"one": 13 * decided, "two": 13 * decided, "ledger": 0}
 
 
-@pytest.mark.parametrize("point", ["branch.commit-sent", "recovery.branch"])
-def test_a_connection_that_is_lost_amid_a_pass_changes_no_outcome(site: Site, point: str) -> None:
+def test_a_connection_that_is_lost_amid_a_pass_changes_no_outcome(site: Site) -> None:
     left_behind(site, 6)
 
     def end_sessions() -> None:
         until(lambda: site.databases.rows("one", COMMITTING))  # the worker of one connects meanwhile
         site.databases.rows("one", END_SESSIONS)
 
-    with failpoints.arming(point, end_sessions, nth=5):
+    with failpoints.arming("branch.commit-sent", end_sessions, nth=5):
         report = site.manager().scan()
     assert not report.pending
     assert site.databases.prepared() == []

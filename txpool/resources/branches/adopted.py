@@ -185,7 +185,8 @@ class PhaseTwoConnections:
         if not connections:
             return self._first()
         count = len(connections)
-        return self._another() if count < self._most and len(self._queue) > count * BRANCHES_EACH else None
+        wanted = count < self._most and len(self._queue) > count * BRANCHES_EACH
+        return self._another() if wanted and not self._unreached else None
 
     def _first(self) -> _Connection | None:
         until = self._deadlines.after_decision()

@@ -13,6 +13,7 @@ from tests.integration.resources.postgresql.branches import BranchDatabase, new_
 from tests.support.waiting import until
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.branches import adopted as adopted_branches
 from txpool.resources.branches.adopted import AdoptedBranch, PhaseTwoConnections
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver.making import make_driver
@@ -41,6 +42,24 @@ def test_adopted_branches_share_one_connection(world: BranchDatabase, verb: str)
     answers = [getattr(branch, f"await_{verb}")() for branch in branches]
     assert answers == [BranchOutcome.COMMITTED if verb == "commit" else BranchOutcome.ROLLED_BACK] * 5
     assert world.rows() == (list(range(5)) if verb == "commit" else [])
+    assert world.databases.prepared() == []
+    until(lambda: world.databases.rows("one", mine) == [(0,)])
+
+
+@pytest.mark.parametrize("verb", ["commit", "rollback"])
+def test_many_adopted_branches_end_over_several_connections(
+    world: BranchDatabase, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adopted_branches, "BRANCHES_EACH", 4)
+    world.driver.phase_two_connections = 3  # type: ignore[attr-defined]
+    branches = adopted(world, 20)
+    for branch in branches:
+        getattr(branch, f"start_{verb}")()
+    mine = "select count(*) from pg_stat_activity where datname = 'one' and pid <> pg_backend_pid()"
+    until(lambda: world.databases.rows("one", mine) == [(3,)])
+    answers = [getattr(branch, f"await_{verb}")() for branch in branches]
+    assert answers == [BranchOutcome.COMMITTED if verb == "commit" else BranchOutcome.ROLLED_BACK] * 20
+    assert world.rows() == (list(range(20)) if verb == "commit" else [])
     assert world.databases.prepared() == []
     until(lambda: world.databases.rows("one", mine) == [(0,)])
 

@@ -20,6 +20,7 @@ from txpool.config.settings import RecoverySettings
 from txpool.metrics import HISTOGRAMS, Sample, catalogue
 from txpool.resources.base import Role
 from txpool.resources.recovery_access import PreparedSlots
+from txpool.tm.commit.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class LastScan:
         self._period = period or (lambda: settings.recovery_period)
         #: Replaced as a whole.
         self.standing = Standing()
+        #: The branches that the pass under way ends; None between two passes.
+        self.under_way: Progress | None = None
 
     @property
     def overview(self) -> Overview | None:
@@ -148,7 +151,7 @@ class LastScan:
 
     def failed(self, error: Exception) -> None:
         """Note that a scan has failed as a whole. The overview of the scan before it stays."""
-        before = self.standing
+        before, self.under_way = self.standing, None
         self.standing = replace(before, failure=describe_error(error), failed=before.failed + 1)
 
     def unhealthy(self) -> str:

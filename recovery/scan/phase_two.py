@@ -19,6 +19,7 @@ from txpool.config.secrets import describe_error
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord, forget_ends, remembers_end
 from txpool.resources.deadlines import within_step_timeout
 from txpool.resources.recovery_access import BranchRecovery, SharedPhaseTwo, optional
+from txpool.tm.commit.progress import Progress
 
 T = TypeVar("T")
 #: Starts a call in a datasource's worker; returns what waits for it.
@@ -48,9 +49,10 @@ def wait_for(started: Iterable[Callable[[], T]]) -> list[T]:
 class BranchEnds:
     """Ends the branches of one pass, by datasource, each within its time. Used by one thread."""
 
-    def __init__(self, managers: Mapping[str, BranchRecovery], asking: Asking) -> None:
+    def __init__(self, managers: Mapping[str, BranchRecovery], asking: Asking, progress: Progress) -> None:
         self._managers = managers
         self._asking = asking
+        self._progress = progress
         self._datasources: dict[str, _BranchesOfOne] = {}
 
     def branch(self, datasource: str, record: BranchRecord) -> AskedBranch:
@@ -63,7 +65,8 @@ class BranchEnds:
             found = self._datasources[datasource] = _BranchesOfOne(
                 phase_two, partial(self._asking.start, datasource), most
             )
-        return AskedBranch(found.phase_two.branch(record), found, self._send)
+        self._progress.total += 1
+        return AskedBranch(found.phase_two.branch(record), found, self._send, self._progress)
 
     def close(self) -> None:
         """Close the connections. A branch without an answer is left to the next pass."""
@@ -81,13 +84,14 @@ class BranchEnds:
 class AskedBranch:
     """A branch whose commit and rollback have a time; UNKNOWN if its database has not answered when that is over."""
 
-    __slots__ = ("_branch", "_others", "_send", "begin", "record", "wait", "why_unknown")
+    __slots__ = ("_branch", "_others", "_progress", "_send", "begin", "record", "wait", "why_unknown")
 
-    def __init__(self, branch: Branch, others: _BranchesOfOne, send: Callable[[], None]) -> None:
+    def __init__(self, branch: Branch, others: _BranchesOfOne, send: Callable[[], None], progress: Progress) -> None:
         self.record = branch.record
         self._branch = branch
         self._others = others
         self._send = send
+        self._progress = progress
         #: What sends its command, and what waits for the answer: called in the datasource's worker.
         self.begin: Callable[[], None] = branch.start_commit
         self.wait: Callable[[], BranchOutcome] = branch.await_commit
@@ -123,6 +127,7 @@ class AskedBranch:
     def _outcome(self) -> BranchOutcome:
         self._send()
         answer = self._others.answer(self)
+        self._progress.one_ended()
         if isinstance(answer, NoAnswer):
             self.why_unknown = describe_error(answer)
             return BranchOutcome.UNKNOWN

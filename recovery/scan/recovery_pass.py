@@ -17,6 +17,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord, forget_ends, reme
 from txpool.resources.recovery_access import BranchRecovery, optional
 from txpool.tm.commit.annotations import NOTE, TRACEPARENT
 from txpool.tm.commit.gone import judged_absent, judged_without_row
+from txpool.tm.commit.progress import Progress
 
 _ASKED_AGAIN = "or refused it; recovery asks again"
 
@@ -36,7 +37,9 @@ class RecoveryPass:
         self.log = log
         self.datasources = datasources
         self.recorder = recorder
-        self._ends = BranchEnds(datasources.managers, datasources.asking)
+        #: How many of the branches that it ends have ended.
+        self.progress = Progress("recovery")
+        self._ends = BranchEnds(datasources.managers, datasources.asking, self.progress)
         #: How each database has ended its branches, by gtrid and datasource.
         self._outcomes: dict[str, dict[str, str]] = {}
         #: Transactions with a heuristic outcome.
@@ -45,6 +48,7 @@ class RecoveryPass:
     def close(self) -> None:
         """Close the connections of the pass. A branch without an answer is left to the next one."""
         self._ends.close()
+        self.progress.clear()
 
     def start_commit(self, record: BranchRecord, why: str) -> Callable[[], bool]:
         """Start to commit a branch that a decision names.

@@ -186,6 +186,7 @@ class StatusServer:
             period=manager.period,
             pools=all_statistics(),
             acts=self._token is not None,
+            under_way=manager.last_scan.under_way,
         )
         response = Response(text.encode(), _HTML)
         # With thousands in doubt, a page takes long: a client that asks for it repeatedly must not delay others.

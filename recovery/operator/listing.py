@@ -130,7 +130,7 @@ def show(
 
 
 def _is_shown(snapshot: Snapshot, gtrid: str) -> bool:
-    if snapshot.is_listed(gtrid) or any(heuristic.gtrid == gtrid for heuristic in snapshot.heuristics):
+    if snapshot.is_listed(gtrid) or snapshot.heuristics_of(gtrid):
         return True
     if any(snapshot.unreachable_or_foreign(gtrid)):
         return True
@@ -157,8 +157,7 @@ def _describe(
         and snapshot.incarnations[name.incarnation] is IncarnationState.FENCED
     ):
         state = CoordinatorState.FENCED  # a pass does not write a fence again that no record or branch needs
-    current = (heuristic for heuristic in snapshot.heuristics if heuristic.gtrid == gtrid)
-    heuristics = tuple(dict.fromkeys((*current, *expired)))
+    heuristics = tuple(dict.fromkeys((*snapshot.heuristics_of(gtrid), *expired)))
     decision, where = _decision(snapshot, gtrid, heuristics)
     decided_at = snapshot.decisions[gtrid].recorded_at if gtrid in snapshot.decisions else 0.0
     ages = [branch.age for branch in snapshot.listed_branches(gtrid) if branch.age is not None]
@@ -213,8 +212,7 @@ def _branches(snapshot: Snapshot, gtrid: str) -> list[BranchState]:
     for record in named_branches(snapshot, gtrid):
         if record.xid not in found or found[record.xid].state == ELSEWHERE:
             found[record.xid] = BranchState(record.xid.joined, record.datasource, missing_state(snapshot, record))
-    for heuristic in snapshot.heuristics:
-        if heuristic.gtrid == gtrid:
-            xid = Xid(gtrid, heuristic.bqual)
-            found[xid] = BranchState(xid.joined, heuristic.datasource, f"ended {heuristic.ended}")
+    for heuristic in snapshot.heuristics_of(gtrid):
+        xid = Xid(gtrid, heuristic.bqual)
+        found[xid] = BranchState(xid.joined, heuristic.datasource, f"ended {heuristic.ended}")
     return list(found.values())

@@ -224,7 +224,7 @@ MUTATIONS = (
     Mutation(
         "heuristic",
         "recovery keeps no record of a branch that a person has ended otherwise",
-        (Edit("recovery.scan.recovery_pass:RecoveryPass._keep", "self.log.record_heuristic(found)", "pass"),),
+        (Edit("recovery.scan.recovery_pass:RecoveryPass._keep", "self.log.record_heuristic(*found)", "pass"),),
         scenario=replace(TWO, name="two, a person meddles", meddles=True, leases=0),
         found="UNREPORTED",
     ),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -102,14 +102,26 @@ def in_doubt(
     *,
     over: Collection[str] = (),
 ) -> list[InDoubt]:
+    """All of `each_in_doubt`."""
+    return list(each_in_doubt(snapshot, datasources, saved, over=over))
+
+
+def each_in_doubt(
+    snapshot: Snapshot,
+    datasources: RecoveryDatasources,
+    saved: SavedDetails | None = None,
+    *,
+    over: Collection[str] = (),
+) -> Iterator[InDoubt]:
     """The transactions that have prepared branches, wait for a branch after the decision, or have heuristic outcomes.
 
     Those with heuristic outcomes come first, and those that others have prepared under our names last. The gtrids of
-    `over` are left out: a scan has ended and forgotten them since the snapshot.
+    `over` are left out: a scan has ended and forgotten them since the snapshot. Each is described when it is its turn.
     """
     gtrids = sorted({*snapshot.gtrids, *snapshot.claimed_gtrids}.difference(over))
-    found = [_describe(snapshot, datasources, gtrid, saved) for gtrid in gtrids if _is_shown(snapshot, gtrid)]
-    return sorted(found, key=lambda each: (not each.heuristics, each.foreign))
+    shown = [gtrid for gtrid in gtrids if _is_shown(snapshot, gtrid)]
+    shown.sort(key=lambda gtrid: (not snapshot.heuristics_of(gtrid), _is_foreign(snapshot, gtrid)))
+    return (_describe(snapshot, datasources, gtrid, saved) for gtrid in shown)
 
 
 def show(
@@ -127,6 +139,11 @@ def show(
     if gtrid not in snapshot.gtrids and not (expired or history or found.branches):
         return None
     return replace(found, history=history)
+
+
+def _is_foreign(snapshot: Snapshot, gtrid: str) -> bool:
+    claimed = snapshot.unreachable_or_foreign(gtrid)[1]
+    return bool(claimed) and all(branch.state == FOREIGN for branch in _branches(snapshot, gtrid))
 
 
 def _is_shown(snapshot: Snapshot, gtrid: str) -> bool:

@@ -45,10 +45,17 @@ class OperatorCommands:
 
     def in_doubt(self) -> list[listing.InDoubt]:
         """The transactions in doubt, and what the next scan will do with each. Nothing is written. Errors: LogError."""
+        return list(self.each_in_doubt())
+
+    def each_in_doubt(self) -> Iterator[listing.InDoubt]:
+        """As `in_doubt`, one after the other: very many need less memory so. All is read before the first.
+
+        Errors: LogError.
+        """
         with self._opened() as log:
             datasources = self._recovery_datasources(log)
             snapshot = self._read_only_snapshot(log, datasources)
-            return listing.in_doubt(snapshot, datasources, saved.read(log))
+            return listing.each_in_doubt(snapshot, datasources, saved.read(log))
 
     def show(self, gtrid: str) -> listing.InDoubt | None:
         """All that is known of one transaction; None if nothing is. Errors: LogError, ProgrammingError."""

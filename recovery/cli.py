@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recovery.manager import RecoveryManager
-from recovery.operator import display
+from recovery.operator import display, streams
 from recovery.operator.audit import AuditEntry
 from recovery.operator.listing import InDoubt
 from recovery.operator.schema import shape
@@ -111,26 +110,33 @@ def list_(
     as_json: AsJson = False,
     only_expired: Annotated[bool, typer.Option("--expired", help="Show what has expired instead.")] = False,
     node: Annotated[str, typer.Option(help="Show only the transactions of this node.")] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="Show only so many transactions.")] = None,
 ) -> None:
     """Show what is in doubt, and what recovery will do with it; nothing is written."""
     with _opened_manager(conf) as manager:
         _print_suspension(manager)
         all_expired = manager.expired()
-        found = [] if only_expired else manager.in_doubt()
+        found: Iterator[InDoubt] = iter(()) if only_expired else manager.each_in_doubt()
         _print_missing(manager)
     if node:
-        found = [each for each in found if each.node == node]
+        found = (each for each in found if each.node == node)
         all_expired = [each for each in all_expired if node_of(each) == node]
     unresolved = [each for each in all_expired if each.heuristics]
+    listed = streams.Counted(found, limit)
     if as_json:
-        _print([asdict(each) for each in (all_expired if only_expired else found)])
+        streams.write_array(all_expired if only_expired else listed)
     elif only_expired:
         _print(display.format_expired(all_expired) or "Nothing has expired.")
     else:
-        _print(display.format_list(found) or "Nothing is in doubt, as far as the datasources have answered.")
+        nothing = "Nothing is in doubt, as far as the datasources have answered."
+        streams.write_texts(map(display.format_short, listed), nothing)
+    if listed.left_out:
+        typer.echo(f"{listed.left_out} more of {listed.count} are not shown (--limit {limit})", err=True)
     if unresolved and not only_expired:
         typer.echo(f"heuristic outcomes that have expired unresolved: {len(unresolved)} (list --expired)", err=True)
-    raise typer.Exit(ExitCode.HEURISTIC if unresolved else _exit_code_of_listing(found, manager))
+    raise typer.Exit(
+        ExitCode.HEURISTIC if unresolved else _exit_code_of_listing(listed.heuristic, listed.attention, manager)
+    )
 
 
 @app.command(epilog=_json(InDoubt))
@@ -146,7 +152,7 @@ def show(gtrid: Gtrid, conf: Conf = _CONF, as_json: AsJson = False) -> None:
                 "or this log has never known it"
             )
     _print(found.as_dict() if as_json else display.format_transaction(found))
-    raise typer.Exit(_exit_code_of_listing([found], manager))
+    raise typer.Exit(_exit_code_of_listing(bool(found.heuristics), found.attention, manager))
 
 
 @app.command(epilog=_json(ScanReport))
@@ -284,7 +290,7 @@ def _end_by_hand(
 
 
 def _print_report(report: ScanReport, as_json: bool) -> None:
-    _print(report.as_dict() if as_json else display.format_report(report))
+    _print(report if as_json else display.format_report(report))
     raise typer.Exit(ExitCode.REFUSED if report.suspended else _exit_code(report))
 
 
@@ -333,17 +339,20 @@ def _exit_code(report: ScanReport) -> ExitCode:
     return max((code for code, found in applies.items() if found), default=otherwise)
 
 
-def _exit_code_of_listing(found: list[InDoubt], manager: RecoveryManager) -> ExitCode:
-    """The exit code of `list` and `show`."""
-    if any(each.heuristics for each in found):
+def _exit_code_of_listing(heuristic: bool, attention: bool, manager: RecoveryManager) -> ExitCode:
+    """The exit code of `list` and `show`: whether any has a heuristic outcome, and whether a person should look."""
+    if heuristic:
         return ExitCode.HEURISTIC
     if manager.unconfigured:
         return ExitCode.UNCONFIGURED
     if manager.unanswered:
         return ExitCode.UNREACHABLE
-    return ExitCode.IN_DOUBT if any(each.attention for each in found) else ExitCode.OK
+    return ExitCode.IN_DOUBT if attention else ExitCode.OK
 
 
 def _print(what: Any) -> None:
     """Print text as it is, whatever the terminal's width, and anything else as JSON."""
-    typer.echo(what if isinstance(what, str) else json.dumps(what, indent=2))
+    if isinstance(what, str):
+        typer.echo(what)
+    else:
+        streams.write_json(what)

@@ -171,6 +171,7 @@ class RecoveryManager(OperatorCommands):
         recorder.begin_pass()
         datasources = self._recovery_datasources(log)
         this_pass = RecoveryPass(self._snapshot(log, datasources), log, datasources, recorder)
+        self.last_scan.under_way = this_pass.progress
         for name, reason in this_pass.snapshot.unanswered.items():
             recorder.record_unanswered(name, reason)
         for name, reason in this_pass.snapshot.unfenced.items():
@@ -181,6 +182,7 @@ class RecoveryManager(OperatorCommands):
                     module.run(this_pass)
                 except Exception as error:
                     recorder.record_failure(f"module {module.name}", describe_error(error))
+        self.last_scan.under_way = None
         return this_pass
 
     # -- the thread ---------------------------------------------------------------------------------------------

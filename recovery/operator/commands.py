@@ -73,6 +73,7 @@ def _commit(this_pass: RecoveryPass, gtrid: str) -> None:
         and _coordinator_cannot_act(snapshot, gtrid)
         and snapshot.coordinator_state(gtrid) is not CoordinatorState.FINISHED
     ):
+        this_pass.settle()
         log.purge([gtrid])
         this_pass.recorder.record_forgotten([gtrid])
 

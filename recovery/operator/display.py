@@ -23,9 +23,9 @@ _SHOWN_BY_OTHER_ROWS = (AlarmKind.UNREACHABLE.value, AlarmKind.HEURISTIC.value)
 _LABEL_WIDTH = 12  # with the space after the label
 
 
-def format_list(found: Iterable[InDoubt]) -> str:
-    """A short block for each transaction."""
-    return "\n\n".join(_block(each.gtrid, [*_head(each), *_branches(each), *_tail(each)]) for each in found)
+def format_short(each: InDoubt) -> str:
+    """A short block for a transaction."""
+    return _block(each.gtrid, [*_head(each), *_branches(each), *_tail(each)])
 
 
 def format_transaction(each: InDoubt) -> str:

@@ -17,9 +17,11 @@ from recovery.scan.slots import slots
 from recovery.scan.snapshot import Snapshot
 from txpool.config.secrets import describe_error
 from txpool.config.settings import RecoverySettings
+from txpool.log.base import Heuristic
 from txpool.metrics import HISTOGRAMS, Sample, catalogue
 from txpool.resources.base import Role
 from txpool.resources.recovery_access import PreparedSlots
+from txpool.tm.commit.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class LastScan:
         self._period = period or (lambda: settings.recovery_period)
         #: Replaced as a whole.
         self.standing = Standing()
+        #: The branches that the pass under way ends; None between two passes.
+        self.under_way: Progress | None = None
 
     @property
     def overview(self) -> Overview | None:
@@ -148,7 +152,7 @@ class LastScan:
 
     def failed(self, error: Exception) -> None:
         """Note that a scan has failed as a whole. The overview of the scan before it stays."""
-        before = self.standing
+        before, self.under_way = self.standing, None
         self.standing = replace(before, failure=describe_error(error), failed=before.failed + 1)
 
     def unhealthy(self) -> str:
@@ -202,9 +206,12 @@ def _still_in_doubt(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDou
     """
     ended = {branch.gid for branch in (*report.committed, *report.rolled_back)}
     heuristic_states = {f"{each.gtrid}:{each.bqual}": f"ended {each.ended}" for each in report.heuristics}
+    fresh_of: dict[str, list[Heuristic]] = {}
+    for heuristic in report.heuristics:
+        fresh_of.setdefault(heuristic.gtrid, []).append(heuristic)
     left = []
     for each in found:
-        fresh = tuple(heuristic for heuristic in report.heuristics if heuristic.gtrid == each.gtrid)
+        fresh = fresh_of.get(each.gtrid, ())
         branches = tuple(
             replace(branch, state=heuristic_states.get(branch.gid, branch.state))
             for branch in each.branches

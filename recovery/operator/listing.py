@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -102,14 +102,26 @@ def in_doubt(
     *,
     over: Collection[str] = (),
 ) -> list[InDoubt]:
+    """All of `each_in_doubt`."""
+    return list(each_in_doubt(snapshot, datasources, saved, over=over))
+
+
+def each_in_doubt(
+    snapshot: Snapshot,
+    datasources: RecoveryDatasources,
+    saved: SavedDetails | None = None,
+    *,
+    over: Collection[str] = (),
+) -> Iterator[InDoubt]:
     """The transactions that have prepared branches, wait for a branch after the decision, or have heuristic outcomes.
 
     Those with heuristic outcomes come first, and those that others have prepared under our names last. The gtrids of
-    `over` are left out: a scan has ended and forgotten them since the snapshot.
+    `over` are left out: a scan has ended and forgotten them since the snapshot. Each is described when it is its turn.
     """
     gtrids = sorted({*snapshot.gtrids, *snapshot.claimed_gtrids}.difference(over))
-    found = [_describe(snapshot, datasources, gtrid, saved) for gtrid in gtrids if _is_shown(snapshot, gtrid)]
-    return sorted(found, key=lambda each: (not each.heuristics, each.foreign))
+    shown = [gtrid for gtrid in gtrids if _is_shown(snapshot, gtrid)]
+    shown.sort(key=lambda gtrid: (not snapshot.heuristics_of(gtrid), _is_foreign(snapshot, gtrid)))
+    return (_describe(snapshot, datasources, gtrid, saved) for gtrid in shown)
 
 
 def show(
@@ -129,8 +141,13 @@ def show(
     return replace(found, history=history)
 
 
+def _is_foreign(snapshot: Snapshot, gtrid: str) -> bool:
+    claimed = snapshot.unreachable_or_foreign(gtrid)[1]
+    return bool(claimed) and all(branch.state == FOREIGN for branch in _branches(snapshot, gtrid))
+
+
 def _is_shown(snapshot: Snapshot, gtrid: str) -> bool:
-    if snapshot.is_listed(gtrid) or any(heuristic.gtrid == gtrid for heuristic in snapshot.heuristics):
+    if snapshot.is_listed(gtrid) or snapshot.heuristics_of(gtrid):
         return True
     if any(snapshot.unreachable_or_foreign(gtrid)):
         return True
@@ -157,8 +174,7 @@ def _describe(
         and snapshot.incarnations[name.incarnation] is IncarnationState.FENCED
     ):
         state = CoordinatorState.FENCED  # a pass does not write a fence again that no record or branch needs
-    current = (heuristic for heuristic in snapshot.heuristics if heuristic.gtrid == gtrid)
-    heuristics = tuple(dict.fromkeys((*current, *expired)))
+    heuristics = tuple(dict.fromkeys((*snapshot.heuristics_of(gtrid), *expired)))
     decision, where = _decision(snapshot, gtrid, heuristics)
     decided_at = snapshot.decisions[gtrid].recorded_at if gtrid in snapshot.decisions else 0.0
     ages = [branch.age for branch in snapshot.listed_branches(gtrid) if branch.age is not None]
@@ -213,8 +229,7 @@ def _branches(snapshot: Snapshot, gtrid: str) -> list[BranchState]:
     for record in named_branches(snapshot, gtrid):
         if record.xid not in found or found[record.xid].state == ELSEWHERE:
             found[record.xid] = BranchState(record.xid.joined, record.datasource, missing_state(snapshot, record))
-    for heuristic in snapshot.heuristics:
-        if heuristic.gtrid == gtrid:
-            xid = Xid(gtrid, heuristic.bqual)
-            found[xid] = BranchState(xid.joined, heuristic.datasource, f"ended {heuristic.ended}")
+    for heuristic in snapshot.heuristics_of(gtrid):
+        xid = Xid(gtrid, heuristic.bqual)
+        found[xid] = BranchState(xid.joined, heuristic.datasource, f"ended {heuristic.ended}")
     return list(found.values())

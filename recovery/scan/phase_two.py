@@ -5,20 +5,32 @@ So the databases work at the same time, and a database goes on while recovery no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from itertools import islice
+from time import monotonic
+from typing import Any, Final, TypeVar
 
 from recovery.scan.datasources.asking import Asking
 from recovery.scan.datasources.workers import NoAnswer
 from txpool.config.secrets import describe_error
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord, forget_ends, remembers_end
+from txpool.resources.deadlines import within_step_timeout
 from txpool.resources.recovery_access import BranchRecovery, SharedPhaseTwo, optional
+from txpool.tm.commit.progress import Progress
 
 T = TypeVar("T")
 #: Starts a call in a datasource's worker; returns what waits for it.
 Start = Callable[[Callable[[], Any]], Callable[[], Any]]
+#: How a branch has ended, or the error.
+Answer = BranchOutcome | Exception
+
+#: How many answers a worker is asked for at once, at most.
+_AT_ONCE: Final = 64
+#: The part of a step's time in which a worker goes on to the next answer: the last one has all the rest.
+_SHARE: Final = 0.05
 
 
 def wait_for(started: Iterable[Callable[[], T]]) -> list[T]:
@@ -37,39 +49,52 @@ def wait_for(started: Iterable[Callable[[], T]]) -> list[T]:
 class BranchEnds:
     """Ends the branches of one pass, by datasource, each within its time. Used by one thread."""
 
-    def __init__(self, managers: Mapping[str, BranchRecovery], asking: Asking) -> None:
+    def __init__(self, managers: Mapping[str, BranchRecovery], asking: Asking, progress: Progress) -> None:
         self._managers = managers
         self._asking = asking
-        self._phase_twos: dict[str, SharedPhaseTwo] = {}
-        #: What waits until the commands are on their way that were started.
-        self._sending: list[Callable[[], None]] = []
+        self._progress = progress
+        self._datasources: dict[str, _BranchesOfOne] = {}
 
     def branch(self, datasource: str, record: BranchRecord) -> AskedBranch:
         """A prepared branch in this datasource."""
-        found = self._phase_twos.get(datasource)
+        found = self._datasources.get(datasource)
         if found is None:
             manager = self._managers[datasource]
             share = optional(manager, "phase_two")
-            found = _EndedWhenAwaited(manager) if share is None else share()
-            self._phase_twos[datasource] = found
-        return AskedBranch(found.branch(record), partial(self._asking.start, datasource), self._sending)
+            phase_two, most = (_EndedWhenAwaited(manager), 1) if share is None else (share(), _AT_ONCE)
+            found = self._datasources[datasource] = _BranchesOfOne(
+                phase_two, partial(self._asking.start, datasource), most
+            )
+        self._progress.total += 1
+        return AskedBranch(found.phase_two.branch(record), found, self._send, self._progress)
 
     def close(self) -> None:
         """Close the connections. A branch without an answer is left to the next pass."""
-        for name, phase_two in self._phase_twos.items():
-            self._asking.tidy(name, phase_two.close)
-        self._phase_twos.clear()
+        for name, each in self._datasources.items():
+            self._asking.tidy(name, each.phase_two.close)
+        self._datasources.clear()
+
+    def _send(self) -> None:
+        """Let all databases work before the answer of any is awaited."""
+        for finish in [each.send() for each in self._datasources.values() if each.unsent]:
+            with suppress(Exception):
+                finish()
 
 
 class AskedBranch:
     """A branch whose commit and rollback have a time; UNKNOWN if its database has not answered when that is over."""
 
-    def __init__(self, branch: Branch, start: Start, sending: list[Callable[[], None]]) -> None:
+    __slots__ = ("_branch", "_others", "_progress", "_send", "begin", "record", "wait", "why_unknown")
+
+    def __init__(self, branch: Branch, others: _BranchesOfOne, send: Callable[[], None], progress: Progress) -> None:
         self.record = branch.record
         self._branch = branch
-        self._start = start
-        self._sending = sending
-        self._sent: Callable[[], None] | None = None
+        self._others = others
+        self._send = send
+        self._progress = progress
+        #: What sends its command, and what waits for the answer: called in the datasource's worker.
+        self.begin: Callable[[], None] = branch.start_commit
+        self.wait: Callable[[], BranchOutcome] = branch.await_commit
         #: Why the last outcome is UNKNOWN, if no answer came in time.
         self.why_unknown = ""
 
@@ -78,16 +103,18 @@ class AskedBranch:
         return self._branch.datasource
 
     def start_commit(self) -> None:
-        self._send(self._branch.start_commit)
+        self.begin, self.wait = self._branch.start_commit, self._branch.await_commit
+        self._others.unsent.append(self)
 
     def await_commit(self) -> BranchOutcome:
-        return self._outcome(self._branch.await_commit)
+        return self._outcome()
 
     def start_rollback(self) -> None:
-        self._send(self._branch.start_rollback)
+        self.begin, self.wait = self._branch.start_rollback, self._branch.await_rollback
+        self._others.unsent.append(self)
 
     def await_rollback(self) -> BranchOutcome:
-        return self._outcome(self._branch.await_rollback)
+        return self._outcome()
 
     @property
     def remembers_end(self) -> bool:
@@ -95,25 +122,85 @@ class AskedBranch:
 
     def forget_end(self) -> None:
         with suppress(NoAnswer):  # the database is asked again, and tells it again
-            self._start(partial(forget_ends, [self._branch]))()
+            self._others.start(partial(forget_ends, [self._branch]))()
 
-    def _send(self, start: Callable[[], None]) -> None:
-        self._sent = self._start(start)
-        self._sending.append(self._sent)
-
-    def _outcome(self, wait: Callable[[], BranchOutcome]) -> BranchOutcome:
-        # All databases work before the answer of any is awaited.
-        while self._sending:
-            with suppress(Exception):
-                self._sending.pop()()
-        try:
-            if self._sent is not None:
-                self._sent()
-            outcome: BranchOutcome = self._start(wait)()
-            return outcome
-        except NoAnswer as error:
-            self.why_unknown = describe_error(error)
+    def _outcome(self) -> BranchOutcome:
+        self._send()
+        answer = self._others.answer(self)
+        self._progress.one_ended()
+        if isinstance(answer, NoAnswer):
+            self.why_unknown = describe_error(answer)
             return BranchOutcome.UNKNOWN
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class _BranchesOfOne:
+    """The branches of one datasource. Its worker is asked for the answers of several at once: to ask takes longer than
+    a database needs for one. It waits for the next ones while recovery notes these.
+    """
+
+    def __init__(self, phase_two: SharedPhaseTwo, start: Start, most: int) -> None:
+        self.phase_two = phase_two
+        self.start = start
+        #: How many answers it is asked for at once, at most.
+        self._most = most
+        self.unsent: list[AskedBranch] = []
+        #: Those that were sent and have no answer, in this order.
+        self._sent: deque[AskedBranch] = deque()
+        self._answers: dict[AskedBranch, Answer] = {}
+        #: What waits for the answers that the worker was asked for, and where it puts them.
+        self._asked: tuple[Callable[[], object], dict[AskedBranch, Answer]] | None = None
+
+    def send(self) -> Callable[[], object]:
+        """Start to send what is unsent. Returns what waits for that."""
+        unsent, self.unsent = self.unsent, []
+        self._sent.extend(unsent)
+        return self.start(partial(_send_each, unsent, self._answers))
+
+    def answer(self, branch: AskedBranch) -> Answer:
+        """The branch's outcome, or its error; NoAnswer if its time is over."""
+        while branch not in self._answers and self._sent:
+            finish, answers = self._asked or self._ask()
+            self._asked = None
+            try:
+                finish()
+            except Exception as error:  # mostly NoAnswer
+                answers = {next(each for each in self._sent if each not in answers): error, **answers}
+            self._answers |= answers
+            while self._sent and self._sent[0] in self._answers:
+                self._sent.popleft()
+            if self._sent:
+                self._asked = self._ask()
+        return self._answers.pop(branch, BranchOutcome.UNKNOWN)
+
+    def _ask(self) -> tuple[Callable[[], object], dict[AskedBranch, Answer]]:
+        answers: dict[AskedBranch, Answer] = {}
+        return self.start(partial(_await_some, list(islice(self._sent, self._most)), answers)), answers
+
+
+def _send_each(branches: Iterable[AskedBranch], errors: dict[AskedBranch, Answer]) -> None:
+    for branch in branches:
+        try:
+            branch.begin()
+        except Exception as error:
+            errors[branch] = error
+
+
+def _await_some(branches: Sequence[AskedBranch], answers: dict[AskedBranch, Answer]) -> None:
+    """Put in `answers` how the first branches have ended: as many as a small part of the step's time allows."""
+    left = within_step_timeout()
+    until = None if left is None else monotonic() + left * _SHARE
+    for branch in branches:
+        try:
+            answers[branch] = branch.wait()
+        except Exception as error:
+            if len(branches) == 1:
+                raise  # for lack of time, maybe
+            answers[branch] = error
+        if until is not None and monotonic() > until:
+            return
 
 
 class _EndedWhenAwaited:

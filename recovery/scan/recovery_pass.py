@@ -12,11 +12,13 @@ from recovery.scan.phase_two import AskedBranch, BranchEnds, wait_for
 from recovery.scan.report import Ended, LeftAlone, ScanRecorder
 from recovery.scan.snapshot import OTHER_DATABASE, Snapshot
 from txpool import failpoints, tracing
+from txpool.config.secrets import describe_error
 from txpool.log.base import DecisionLog, Heuristic, SideRecord
 from txpool.resources.base import BranchOutcome, BranchRecord, forget_ends, remembers_end
 from txpool.resources.recovery_access import BranchRecovery, optional
 from txpool.tm.commit.annotations import NOTE, TRACEPARENT
 from txpool.tm.commit.gone import judged_absent, judged_without_row
+from txpool.tm.commit.progress import Progress
 
 _ASKED_AGAIN = "or refused it; recovery asks again"
 
@@ -36,15 +38,42 @@ class RecoveryPass:
         self.log = log
         self.datasources = datasources
         self.recorder = recorder
-        self._ends = BranchEnds(datasources.managers, datasources.asking)
+        #: How many of the branches that it ends have ended.
+        self.progress = Progress("recovery")
+        self._ends = BranchEnds(datasources.managers, datasources.asking, self.progress)
         #: How each database has ended its branches, by gtrid and datasource.
         self._outcomes: dict[str, dict[str, str]] = {}
-        #: Transactions with a heuristic outcome.
+        #: Transactions with a heuristic outcome, and the branches that have one.
         self._with_heuristics = {heuristic.gtrid for heuristic in snapshot.heuristics}
+        self._known = {(heuristic.gtrid, heuristic.bqual) for heuristic in snapshot.heuristics}
+        #: What `settle` writes.
+        self._unwritten: list[Heuristic] = []
+        self._unsaved: dict[str, dict[str, str]] = {}
 
     def close(self) -> None:
         """Close the connections of the pass. A branch without an answer is left to the next one."""
         self._ends.close()
+        self.progress.clear()
+        try:
+            self.settle()
+        except Exception as error:
+            self.recorder.record_failure("the heuristic outcomes", describe_error(error))
+
+    def settle(self) -> None:
+        """Write the heuristic outcomes of decided transactions. Before that, none of their decisions is forgotten.
+
+        They are written together: on a disk, to write one takes as long as to write a thousand.
+        """
+        found, self._unwritten = self._unwritten, []
+        if found:
+            try:
+                self._keep(*found)
+            except BaseException:
+                self._unwritten = found
+                raise
+        if self._unsaved:
+            saved.save_ends(self.log, self._unsaved)
+            self._unsaved = {}
 
     def start_commit(self, record: BranchRecord, why: str) -> Callable[[], bool]:
         """Start to commit a branch that a decision names.
@@ -75,7 +104,7 @@ class RecoveryPass:
         if ends.get(record.datasource, BranchOutcome.COMMITTED.value) == BranchOutcome.COMMITTED.value:
             ends[record.datasource] = outcome.value  # a Spark write has many branches there: keep the one that differs
         if outcome is not BranchOutcome.COMMITTED:
-            self._record_heuristic(record, "commit", outcome)
+            self._record_heuristic(record, "commit", outcome, at_once=remembers_end(branch))
             forget_ends([branch])
         elif self.snapshot.was_listed(record):
             self.recorder.record_commit(Ended(record.xid.joined, record.datasource, why))
@@ -142,7 +171,7 @@ class RecoveryPass:
         answers = wait_for(commits)
         ends = self._outcomes.pop(gtrid, {})
         if gtrid in self._with_heuristics:
-            saved.save_ends(self.log, gtrid, ends)
+            self._unsaved[gtrid] = ends
         return all(answers)
 
     def leave_alone(self, branch: ListedBranch, reason: str, *, alarm: bool = True) -> None:
@@ -193,14 +222,18 @@ class RecoveryPass:
         left = LeftAlone(record.xid.gtrid, record.xid.joined, record.datasource, reason, error=error)
         self.recorder.record_left_alone(left)
 
-    def _record_heuristic(self, record: BranchRecord, decided: str, outcome: BranchOutcome) -> None:
-        if any(
-            (known.gtrid, known.bqual) == (record.xid.gtrid, record.xid.bqual) for known in self.snapshot.heuristics
-        ):
+    def _record_heuristic(
+        self, record: BranchRecord, decided: str, outcome: BranchOutcome, *, at_once: bool = True
+    ) -> None:
+        gtrid, bqual = record.xid
+        if (gtrid, bqual) in self._known:
             return
-        self._keep(
-            Heuristic(record.xid.gtrid, record.xid.bqual, record.datasource, decided, outcome.value, time.time())
-        )
+        found = Heuristic(gtrid, bqual, record.datasource, decided, outcome.value, time.time())
+        if at_once:
+            self._keep(found)
+        else:
+            self._with_heuristics.add(gtrid)
+            self._unwritten.append(found)
 
     def tell_of_last_resource(self, gtrid: str, datasource: str) -> None:
         """Record that the last resource may have committed what is about to roll back; nothing shows whether it has."""
@@ -214,10 +247,14 @@ class RecoveryPass:
         ):
             self.log.dismiss_heuristics(gtrid, "")
 
-    def _keep(self, found: Heuristic) -> None:
-        note = self.snapshot.annotations(found.gtrid)[NOTE]
-        if note:  # the decision, which has the note, will be deleted before the heuristic outcome is
-            self.log.put_record(SideRecord(NOTE, found.gtrid, note, found.noted))
-        self.log.record_heuristic(found)
-        self._with_heuristics.add(found.gtrid)
-        self.recorder.record_heuristic(found)
+    def _keep(self, *found: Heuristic) -> None:
+        # The decision, which has the note, will be deleted before the heuristic outcome is.
+        noted = {each.gtrid: each.noted for each in found}
+        notes = [(gtrid, self.snapshot.annotations(gtrid)[NOTE], when) for gtrid, when in noted.items()]
+        records = [SideRecord(NOTE, gtrid, note, when) for gtrid, note, when in notes if note]
+        if records:
+            self.log.put_record(*records)
+        self.log.record_heuristic(*found)
+        for each in found:
+            self._with_heuristics.add(each.gtrid)
+            self.recorder.record_heuristic(each)

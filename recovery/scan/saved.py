@@ -39,20 +39,23 @@ def save_errors(log: DecisionLog, errors: Mapping[str, str]) -> None:
     """
     nodes = log.nodes()
     before = {gid: text for gid, text in _errors(log).items() if (xid := parse(gid)) is None or xid.node in nodes}
-    for gid, text in errors.items():
-        if before.get(gid) != text:
-            log.put_record(SideRecord(_ERROR, gid, pack(error=text), time.time()))
+    changed = {gid: text for gid, text in errors.items() if before.get(gid) != text}
+    if changed:
+        now = time.time()
+        log.put_record(*(SideRecord(_ERROR, gid, pack(error=text), now) for gid, text in changed.items()))
     ended = before.keys() - errors.keys()
     if ended:
         log.delete_records(_ERROR, ended)
 
 
-def save_ends(log: DecisionLog, gtrid: str, ends: Mapping[str, str]) -> None:
-    """Save how databases have ended a transaction, and keep what is saved of other databases."""
-    before: Mapping[str, str] = read(log).ends.get(gtrid, {})
-    after = {**before, **ends}
-    if after != before:
-        log.put_record(SideRecord(ENDS, gtrid, pack(ends=after), time.time()))
+def save_ends(log: DecisionLog, ends: Mapping[str, Mapping[str, str]]) -> None:
+    """Save how databases have ended transactions, by gtrid, and keep what is saved of other databases."""
+    before = read(log).ends
+    after = {gtrid: {**before.get(gtrid, {}), **found} for gtrid, found in ends.items()}
+    changed = {gtrid: found for gtrid, found in after.items() if found != before.get(gtrid, {})}
+    if changed:
+        now = time.time()
+        log.put_record(*(SideRecord(ENDS, gtrid, pack(ends=found), now) for gtrid, found in changed.items()))
 
 
 def delete_ends(log: DecisionLog, gtrid: str) -> None:

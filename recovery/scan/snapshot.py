@@ -212,6 +212,17 @@ class Snapshot:
         others = self.last_resources, (each.gtrid for each in self.heuristics)
         return dict.fromkeys(sorted(set(self._ours).union(*recorded, *self.rows.values(), *others)))
 
+    def heuristics_of(self, gtrid: str) -> Sequence[Heuristic]:
+        """The heuristic outcomes of a transaction's branches."""
+        return self._heuristics_of.get(gtrid, ())
+
+    @cached_property
+    def _heuristics_of(self) -> dict[str, list[Heuristic]]:
+        found: dict[str, list[Heuristic]] = {}
+        for each in self.heuristics:
+            found.setdefault(each.gtrid, []).append(each)
+        return found
+
     def coordinator_state(self, gtrid: str) -> CoordinatorState:
         """The state of the process that coordinates a transaction."""
         found = self._states.get(gtrid)

@@ -15,6 +15,7 @@ from string import Template
 from recovery.operator.last_scan import DatasourceStatus, Overview, Standing
 from recovery.operator.listing import BranchState, InDoubt
 from txpool.pool import PoolStatistics
+from txpool.tm.commit.progress import Progress
 
 _HTML = files("recovery.service").joinpath("page.html").read_text(encoding="utf-8")
 _TEMPLATE = Template(_HTML)
@@ -63,12 +64,20 @@ def state_line(standing: Standing) -> StateLine:
     return next(StateLine(mood, headline) for applies, mood, headline in found if applies)
 
 
-def page(standing: Standing, *, title: str, period: float, pools: Iterable[PoolStatistics], acts: bool) -> str:
-    """The whole page. With `acts`, it offers a scan. `period` is the manager's, in seconds."""
+def page(
+    standing: Standing,
+    *,
+    title: str,
+    period: float,
+    pools: Iterable[PoolStatistics],
+    acts: bool,
+    under_way: Progress | None = None,
+) -> str:
+    """The whole page. With `acts`, it offers a scan. `period` is the manager's, in seconds. `under_way` is the pass."""
     summary, overview = state_line(standing), standing.overview
     parts = [
         f'<header class="{summary.mood}"><p>{escape(title)}</p><h1>{escape(summary.headline)}</h1>',
-        f"<p>{_last_scan_line(overview, period)}{_SCAN if acts else ''}</p></header>",
+        f"<p>{_last_scan_line(overview, period)}{_SCAN if acts else ''}</p>{_under_way(under_way)}</header>",
     ]
     if standing.failure:
         parts.append(
@@ -105,6 +114,10 @@ def _last_scan_line(overview: Overview | None, period: float) -> str:
     passes = _count(overview.passes, "pass", "passes") if overview.passes else "no pass"
     ago = age(max(0.0, time.time() - overview.at))
     return f"Last scan {ago} ago: {passes} in {_duration(overview.seconds)}. The next begins {age(period)} after it."
+
+
+def _under_way(progress: Progress | None) -> str:
+    return f"<p>A scan is under way: {progress}.</p>" if progress is not None and progress.total else ""
 
 
 def _suspended(overview: Overview) -> str:

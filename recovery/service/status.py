@@ -36,8 +36,9 @@ from txpool.pool.numbers.registry import all_statistics
 logger = logging.getLogger("txpool.recovery.status")
 
 _HTML, _JSON, _TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
-#: How many transactions and branches together `/api/in-doubt` lists at most.
+#: How many transactions and branches together `/api/in-doubt` lists at most, and how many transactions in one part.
 _MOST_LISTED = 20_000
+_MOST_IN_PART = 1_000
 #: A page that took more seconds of CPU time than this is cached for one second.
 _COSTLY_SECONDS = 0.01
 
@@ -186,6 +187,7 @@ class StatusServer:
             period=manager.period,
             pools=all_statistics(),
             acts=self._token is not None,
+            under_way=manager.last_scan.under_way,
         )
         response = Response(text.encode(), _HTML)
         # With thousands in doubt, a page takes long: a client that asks for it repeatedly must not delay others.
@@ -207,8 +209,11 @@ class StatusServer:
             return Response(f"{why}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
         return Response(f"recovery works: {state_line(standing).headline.lower()}\n")
 
-    def _in_doubt(self, _: BaseHTTPRequestHandler) -> Response:
+    def _in_doubt(self, request: BaseHTTPRequestHandler) -> Response:
         overview = self._manager.last_scan.overview
+        query = request.path.partition("?")[2]
+        if query:
+            return _part_response(overview, query)
         # Made once for each scan, since it may be long; all connections share it.
         if self._cached_list is None or self._cached_list[0] is not overview:
             self._cached_list = overview, _list_response(overview)
@@ -222,10 +227,23 @@ class StatusServer:
 
 def _list_response(overview: Overview | None) -> Response:
     if overview is not None and sum(1 + len(each.branches) for each in overview.in_doubt) > _MOST_LISTED:
-        text = f"{len(overview.in_doubt)} transactions in doubt are too many here: use txpool-recovery list --json\n"
+        count = len(overview.in_doubt)
+        text = f"{count} transactions in doubt are too many here: use ?from=0&limit=1000, or txpool-recovery list\n"
         return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
     found = {"at": None, "in_doubt": []} if overview is None else overview.as_dict()
     return Response(json.dumps(found, indent=2).encode(), _JSON)
+
+
+def _part_response(overview: Overview | None, query: str) -> Response:
+    """A part of the list: `from=N&limit=N`. `total` says how many there are after the same scan, which was at `at`."""
+    match = re.fullmatch(r"from=([0-9]{1,9})&limit=([0-9]{1,9})", query)
+    if match is None:
+        return Response("write ?from=0&limit=1000\n", status=HTTPStatus.BAD_REQUEST)
+    first, limit = int(match[1]), min(int(match[2]), _MOST_IN_PART)
+    found = () if overview is None else overview.in_doubt
+    part = [each.as_dict() for each in found[first : first + limit]]
+    at = None if overview is None else overview.at
+    return Response(json.dumps({"at": at, "total": len(found), "in_doubt": part}, indent=2).encode(), _JSON)
 
 
 def _holds_token(token: str, authorization: str) -> bool:

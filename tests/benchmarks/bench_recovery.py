@@ -1,11 +1,16 @@
 """What recovery costs: 10,000 branches in doubt, and a pass with nothing to do.
 
 In doubt: as many transactions as half of these branches are prepared in two databases of one server and decided in the
-log, and their process is gone. One scan commits them and deletes the decisions, against a bare loop of COMMIT PREPARED
-of as many branches by psycopg, on one connection for each database, one after the other. Nothing to do: a scan after
-10^3 and after 10^6 transactions that the log, in memory, has recorded and forgotten, while their process is alive.
+log, and their process is gone. One scan commits them and deletes the decisions. A commit ends as many branches, which
+one transaction has adopted, as a Spark driver's does. Both are measured against a bare loop of COMMIT PREPARED of as
+many branches by libpq, over as many connections for each database as xa.phase-two-connections says: each has one
+command on its way, and takes the next branch with each answer. A loop over one connection is shown beside it.
 
-    python tests/benchmarks/bench_recovery.py [--place disk|memory] [--branches N] [--only in-doubt|idle]
+Nothing to do: a scan after 10^3 and after 10^6 transactions that the log, in memory, has recorded and forgotten, while
+their process is alive.
+
+    python tests/benchmarks/bench_recovery.py [--place disk|memory] [--branches N] [--connections N]
+        [--only in-doubt|idle]
 """
 
 from __future__ import annotations
@@ -16,9 +21,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -100,10 +108,36 @@ def _leave_in_doubt(folder: Path, count: int) -> None:
     os._exit(0)
 
 
+def _commit_by_hand(dsns: Sequence[str], name: Callable[[int, int], str], count: int, connections: int) -> None:
+    """Commit the branches by libpq: each connection has one command on its way."""
+    opened = [[psycopg.connect(dsn, autocommit=True) for _ in range(connections)] for dsn in dsns]
+    lanes = [(place, connection.pgconn) for each in zip(*opened, strict=True) for place, connection in enumerate(each)]
+    queues = [iter(range(count)) for _ in dsns]
+    busy: deque[tuple[int, Any]] = deque()
+
+    def send(place: int, pgconn: Any) -> None:
+        number = next(queues[place], None)
+        if number is not None:
+            pgconn.send_query(f"commit prepared '{name(number, place)}'".encode())
+            busy.append((place, pgconn))
+
+    for lane in lanes:
+        send(*lane)
+    while busy:
+        place, pgconn = busy.popleft()
+        while (result := pgconn.get_result()) is not None:
+            if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+                raise RuntimeError(result.error_message.decode())
+        send(place, pgconn)
+    for each in opened:
+        for connection in each:
+            connection.close()
+
+
 class InDoubt:
     """Two databases of one server, and the configuration of recovery."""
 
-    def __init__(self, place: Place, server: EmbeddedPostgres, branches: int) -> None:
+    def __init__(self, place: Place, server: EmbeddedPostgres, branches: int, connections: int) -> None:
         self._folder = place.folder
         self._server = server
         self._count = branches // len(DATABASES)
@@ -111,7 +145,8 @@ class InDoubt:
         for name in DATABASES:
             with psycopg.connect(server.dsn(name)) as connection:
                 connection.execute("create table t (a integer)")
-            self._write(name, "driver = psycopg", "mode = xa", f"url = {server.url(name)}")
+            limit = f"xa.phase-two-connections = {connections}"
+            self._write(name, "driver = psycopg", "mode = xa", f"url = {server.url(name)}", limit)
         self._write(
             "recovery",
             f"node.name = {NODE}",
@@ -120,9 +155,18 @@ class InDoubt:
         )
         os.environ["PGPASSWORD"] = server.password
         open_log(f"sqlite:///{place.folder}/txlog", node=NODE, create=True).close()
+        txpool.configure(node_name="driver", log_url=f"sqlite:///{place.folder}/driver-log", log_create=True)
+        self._datasources = [
+            txpool.DataSource.from_properties(place.folder / f"{name}.properties") for name in DATABASES
+        ]
 
     def _write(self, name: str, *lines: str) -> None:
         (self._folder / f"{name}.properties").write_text("\n".join([*lines, ""]))
+
+    def close(self) -> None:
+        """Close the datasources of the commits."""
+        for datasource in self._datasources:
+            datasource.close()
 
     def _rows(self) -> int:
         """How many rows both databases have; it also settles what the last round has left to vacuum and to write."""
@@ -139,8 +183,8 @@ class InDoubt:
             raise RuntimeError("not all branches were committed")
         return seconds
 
-    def by_hand(self) -> float:
-        """The seconds of a bare loop of COMMIT PREPARED."""
+    def by_hand(self, connections: int) -> float:
+        """The seconds of a bare loop of COMMIT PREPARED, over so many connections for each database."""
         this = next(self._rounds)
         dsns = [self._server.dsn(name) for name in DATABASES]
 
@@ -152,10 +196,39 @@ class InDoubt:
 
         _in_threads(work, range(self._count))
         started = time.perf_counter()
-        for place, dsn in enumerate(dsns):
-            with psycopg.connect(dsn, autocommit=True) as connection:
-                for number in range(self._count):
-                    connection.execute(f"commit prepared '{name(number, place)}'")
+        _commit_by_hand(dsns, name, self._count, connections)
+        return self._ended(time.perf_counter() - started)
+
+    def committed(self) -> float:
+        """The seconds in which a transaction commits that has adopted them."""
+        transaction = txpool.begin()
+        dsns = [self._server.dsn(name) for name in DATABASES]
+        locations = [each.prepare_location() for each in self._datasources]
+        timelines = []
+        for dsn in dsns:
+            with psycopg.connect(dsn) as connection:
+                query = "select timeline_id::text from pg_control_checkpoint()"
+                timelines.append((connection.execute(query).fetchone() or ("",))[0])
+        gtrid = transaction.gtrid
+        xids = {
+            (n, place): make_xid(gtrid, n * len(DATABASES) + place, name)
+            for n in range(self._count)
+            for place, name in enumerate(DATABASES)
+        }
+        ids: dict[str, str] = {}
+
+        def work(numbers: Sequence[int]) -> None:
+            ids.update(_prepare(dsns, lambda number, place: xids[number, place].joined, numbers))
+
+        _in_threads(work, range(self._count))
+        branches = []
+        for (_, place), xid in xids.items():
+            evidence = {"xid": ids[xid.joined], "timeline": timelines[place]}
+            record = BranchRecord(xid, DATABASES[place], locations[place].identity, evidence)
+            branches.append(self._datasources[place].prepared_branch(record, transaction.deadlines))
+        transaction.adopt(branches, late_branches=False)
+        started = time.perf_counter()
+        transaction.commit()
         return self._ended(time.perf_counter() - started)
 
     def recovered(self) -> float:
@@ -170,17 +243,23 @@ class InDoubt:
         return self._ended(seconds)
 
 
-def _in_doubt(place: Place, branches: int) -> None:
+def _in_doubt(place: Place, branches: int, connections: int) -> None:
     settings = {"max_prepared_transactions": str(branches + 100), "max_wal_size": "8GB"}
     with EmbeddedPostgres(place.folder / "server", databases=DATABASES, settings=settings) as server:
-        world = InDoubt(place, server, branches)
+        world = InDoubt(place, server, branches, connections)
         compare(
-            f"{branches:,} branches in doubt; {place}",
-            {"COMMIT PREPARED by hand": world.by_hand, "one scan": world.recovered},
+            f"{branches:,} branches; {place}",
+            {
+                f"by hand over {connections} connections": partial(world.by_hand, connections),
+                "one commit": world.committed,
+                "one scan": world.recovered,
+                "by hand over one connection": partial(world.by_hand, 1),
+            },
             rounds=ROUNDS,
             unit="s",
             bound="1.3 or less",
         )
+        world.close()
 
 
 @contextmanager
@@ -242,11 +321,12 @@ def main() -> None:
         help="where server and log stand for the branches in doubt; both by default",
     )
     arguments.add_argument("--branches", type=int, default=BRANCHES)
+    arguments.add_argument("--connections", type=int, default=8, help="of each database; 8 by default")
     arguments.add_argument("--only", choices=["in-doubt", "idle"], help="both by default")
     options = arguments.parse_args()
     if options.only != "idle":
         for place in places(options.place):
-            _in_doubt(place, options.branches)
+            _in_doubt(place, options.branches, options.connections)
     if options.only != "in-doubt":
         with place_in("memory") as place:  # on a disk, to record as many decisions would take a while
             _idle(place)

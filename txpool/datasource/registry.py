@@ -24,6 +24,8 @@ search_folders: list[str] = []
 #: Called, without arguments, whenever a pool has opened a connection; they never raise.
 when_used: list[Callable[[], object]] = []
 _opened: dict[int, ref[Source]] = {}
+#: By its id: under which keys a datasource may stand there. They are noted before.
+_keys: dict[int, dict[str, None]] = {}
 
 
 def register(datasource: DataSource) -> DataSource:
@@ -34,6 +36,7 @@ def register(datasource: DataSource) -> DataSource:
 
 def add(datasource: Source) -> None:
     """As `register`, of any kind."""
+    _note_key(datasource, datasource.name)
     other = registered.setdefault(datasource.name, datasource)
     if other is not datasource:
         raise ConfigurationError(f"another datasource is registered as {datasource.name}: {other!r}. Close it first.")
@@ -44,6 +47,7 @@ def shared(key: str, make: Callable[[], Source]) -> Source:
     datasource = by_key.get(key)
     if datasource is None:
         made = make()
+        _note_key(made, key)
         datasource = by_key.setdefault(key, made)
         if datasource is not made:  # another thread was faster
             made.close()
@@ -64,11 +68,15 @@ def note_used() -> None:
 
 def unregister(datasource: Source) -> None:
     """The datasource is closed: nobody finds it any more."""
-    for found in (registered, by_key):
-        for key, other in list(found.items()):
-            if other is datasource:
+    for key in list(_keys.pop(id(datasource), ())):
+        for found in (registered, by_key):
+            if found.get(key) is datasource:
                 found.pop(key, None)
     _opened.pop(id(datasource), None)
+
+
+def _note_key(datasource: Source, key: str) -> None:
+    _keys.setdefault(id(datasource), {})[key] = None
 
 
 def opened() -> list[Source]:
@@ -88,5 +96,6 @@ def install_received(datasources: Mapping[str, Source], folder: str) -> None:
     `folder` is that process's working directory: find() tries it for relative paths that do not exist here.
     """
     for key, datasource in datasources.items():
+        _note_key(datasource, key)
         (by_key if os.path.isabs(key) else registered)[key] = datasource
     search_folders[:] = [folder]

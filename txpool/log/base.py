@@ -163,8 +163,11 @@ class DecisionLog(DecisionStore, Protocol):
     def incarnations(self) -> dict[str, IncarnationState]:
         """Every incarnation that our nodes have registered in this log, with its state tested now."""
 
-    def record_heuristic(self, heuristic: Heuristic) -> None:
-        """Keep a heuristic outcome until an operator forgets it; recording it again changes nothing."""
+    def record_heuristic(self, *heuristics: Heuristic) -> None:
+        """Keep heuristic outcomes until an operator forgets them; recording one again changes nothing.
+
+        After an error some of them may be kept.
+        """
 
     def heuristics(self) -> list[Heuristic]: ...
 
@@ -183,8 +186,8 @@ class DecisionLog(DecisionStore, Protocol):
     def expired(self, incarnations: Iterable[str] | None = None) -> set[str]:
         """The expired incarnations of our nodes: those among the given names, or all."""
 
-    def put_record(self, record: SideRecord) -> None:
-        """Keep a side record durably; it replaces one of its kind and name."""
+    def put_record(self, *records: SideRecord) -> None:
+        """Keep side records durably; each replaces one of its kind and name. After an error some may be kept."""
 
     def side_records(self, kind: str) -> list[SideRecord]:
         """The side records of a kind, oldest first."""

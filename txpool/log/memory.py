@@ -161,9 +161,10 @@ class MemoryLog(LocationNotes, TimeoutNotes):
         with self._disk.lock:
             return dict(self._disk.states)
 
-    def record_heuristic(self, heuristic: Heuristic) -> None:
+    def record_heuristic(self, *heuristics: Heuristic) -> None:
         with self._disk.lock:
-            self._disk.heuristics.setdefault((heuristic.gtrid, heuristic.bqual), heuristic)
+            for each in heuristics:
+                self._disk.heuristics.setdefault((each.gtrid, each.bqual), each)
 
     def heuristics(self) -> list[Heuristic]:
         with self._disk.lock:
@@ -196,9 +197,10 @@ class MemoryLog(LocationNotes, TimeoutNotes):
         with self._disk.lock:
             return self._disk.expired.intersection(self._disk.expired if incarnations is None else incarnations)
 
-    def put_record(self, record: SideRecord) -> None:
+    def put_record(self, *records: SideRecord) -> None:
         with self._disk.lock:
-            self._disk.side_records[record.kind, record.name] = record
+            for each in records:
+                self._disk.side_records[each.kind, each.name] = each
 
     def side_records(self, kind: str) -> list[SideRecord]:
         with self._disk.lock:

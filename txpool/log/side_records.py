@@ -34,9 +34,10 @@ class SqliteSideRecords:
             return {name for (name,) in self._read("SELECT name FROM expired")}
         return {name for name in incarnations if self._read("SELECT 1 FROM expired WHERE name = ?", name)}
 
-    def put_record(self, record: SideRecord) -> None:
+    def put_record(self, *records: SideRecord) -> None:
         statement = "INSERT OR REPLACE INTO memos (kind, name, text, made) VALUES (?, ?, ?, ?)"
-        self._group.write(lambda db: db.execute(statement, astuple(record)))
+        rows = list(map(astuple, records))
+        self._group.write(lambda db: db.executemany(statement, rows))
 
     def side_records(self, kind: str) -> list[SideRecord]:
         query = "SELECT kind, name, text, made FROM memos WHERE kind = ? ORDER BY made, name"
@@ -79,8 +80,9 @@ class SqlSideRecords:
         rows = self._sessions.read(self._statements.expired, self._node_filter | names)
         return {name for (name,) in rows}
 
-    def put_record(self, record: SideRecord) -> None:
-        self._sessions.run(self._statements.put_record, asdict(record))
+    def put_record(self, *records: SideRecord) -> None:
+        for each in records:
+            self._sessions.run(self._statements.put_record, asdict(each))
 
     def side_records(self, kind: str) -> list[SideRecord]:
         return [SideRecord(*row) for row in self._sessions.read(_SELECT_RECORDS, {"kind": kind})]

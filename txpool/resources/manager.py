@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class PhaseTwo(Protocol):
     """Ends the branches of one transaction that other processes have prepared in one datasource.
 
-    Used by one thread at a time. Its branches may share one connection, which it opens when the first command is sent.
+    Used by one thread at a time. Its branches may share connections, which it opens when commands are sent.
     """
 
     def branch(self, record: BranchRecord) -> Branch:

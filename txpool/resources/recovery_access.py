@@ -76,17 +76,17 @@ def optional(access: BranchRecovery, part: Literal["slots", "why_not", "phase_tw
 
 
 class SharedPhaseTwo(Protocol):
-    """Ends many prepared branches of one database over one connection. Used by one thread at a time.
+    """Ends many prepared branches of one database over a few connections. Used by one thread at a time.
 
-    A branch may be started while earlier ones have no answer. If the connection is lost, each branch without an
-    answer is tried again or UNKNOWN: what became of it is not known.
+    A branch may be started while earlier ones have no answer. If a connection is lost, each branch without an answer is
+    tried again or UNKNOWN: what became of it is not known.
     """
 
     def branch(self, record: BranchRecord) -> Branch:
         """A branch that is prepared already, known by its record alone. No method of it raises an error."""
 
     def close(self) -> None:
-        """Close the connection, without waiting. It has been closed already if every branch has answered."""
+        """Close the connections, without waiting. They were closed already if every branch has answered."""
 
 
 class XidsTable(Protocol):

@@ -103,6 +103,7 @@ def finish_branches(this_pass: RecoveryPass, datasource: str, row: MarkedRow) ->
 
 def delete_finished(this_pass: RecoveryPass, resolved: Iterable[ResolvedMark]) -> None:
     """Delete the rows whose branches have all answered, and are absent from a listing taken after the answers."""
+    this_pass.settle()
     later, unanswered = this_pass.datasources.listings()
     listed: dict[str, list[ListedBranch]] = {}
     for branch in (branch for listing in later.values() for branch in listing.branches):
@@ -165,6 +166,7 @@ class DecidedModule:
         answered = [gtrid for gtrid, all_answered in ended.items() if all_answered]
         if not answered:
             return
+        this_pass.settle()
         if failpoints.armed:
             failpoints.hit("recovery.forget")
         fenced = [gtrid for gtrid in answered if this_pass.snapshot.coordinator_state(gtrid) is CoordinatorState.FENCED]

@@ -98,8 +98,9 @@ class ModelLog:
     def incarnations(self) -> dict[str, IncarnationState]:
         return dict(self._call("incarnations", "log"))
 
-    def record_heuristic(self, heuristic: Heuristic) -> None:
-        self._call("record_heuristic", "log", heuristic.bqual, heuristic.decided, heuristic.ended)
+    def record_heuristic(self, *heuristics: Heuristic) -> None:
+        for each in heuristics:
+            self._call("record_heuristic", "log", each.bqual, each.decided, each.ended)
 
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(GTRID, b, "", decided, ended) for b, decided, ended in self._call("heuristics", "log")]
@@ -146,7 +147,7 @@ class ModelLog:
     def retire_timeouts(self) -> None:
         """There are none."""
 
-    def put_record(self, record: SideRecord) -> None:
+    def put_record(self, *records: SideRecord) -> None:
         """Nothing depends on one."""
 
     def side_records(self, kind: str) -> list[SideRecord]:

@@ -92,9 +92,9 @@ MUTATIONS = (
         test=f"{_MANY}::test_a_server_that_stops_amid_a_pass_is_asked_again_by_the_next",
         real=(
             Edit(
-                "txpool.resources.branches.adopted:PhaseTwoConnection.finish",
-                "self._outcomes.pop(branch, BranchOutcome.UNKNOWN)",
-                "self._outcomes.pop(branch, BranchOutcome.COMMITTED)",
+                "txpool.resources.branches.adopted:PhaseTwoConnections.finish",
+                "outcomes.pop(branch, _UNKNOWN)",
+                "outcomes.pop(branch, BranchOutcome.COMMITTED)",
             ),
         ),
     ),
@@ -224,7 +224,7 @@ MUTATIONS = (
     Mutation(
         "heuristic",
         "recovery keeps no record of a branch that a person has ended otherwise",
-        (Edit("recovery.scan.recovery_pass:RecoveryPass._keep", "self.log.record_heuristic(found)", "pass"),),
+        (Edit("recovery.scan.recovery_pass:RecoveryPass._keep", "self.log.record_heuristic(*found)", "pass"),),
         scenario=replace(TWO, name="two, a person meddles", meddles=True, leases=0),
         found="UNREPORTED",
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.recovery_site import BOTH, Site, prepare
@@ -10,6 +12,7 @@ from txpool import failpoints
 from txpool.config.secrets import Secret
 from txpool.config.settings import DataSourceSettings
 from txpool.log import open_log
+from txpool.log.sqlite.group import GroupCommit
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.driver.making import make_driver
 from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
@@ -66,15 +69,14 @@ def test_many_branches_need_no_more_connections_than_a_few(site: Site, connects:
     assert site.counts() == {"one": 13 * decided, "two": 13 * decided, "ledger": 0}
 
 
-@pytest.mark.parametrize("point", ["branch.commit-sent", "recovery.branch"])
-def test_a_connection_that_is_lost_amid_a_pass_changes_no_outcome(site: Site, point: str) -> None:
+def test_a_connection_that_is_lost_amid_a_pass_changes_no_outcome(site: Site) -> None:
     left_behind(site, 6)
 
     def end_sessions() -> None:
         until(lambda: site.databases.rows("one", COMMITTING))  # the worker of one connects meanwhile
         site.databases.rows("one", END_SESSIONS)
 
-    with failpoints.arming(point, end_sessions, nth=5):
+    with failpoints.arming("branch.commit-sent", end_sessions, nth=5):
         report = site.manager().scan()
     assert not report.pending
     assert site.databases.prepared() == []
@@ -135,3 +137,22 @@ def test_a_branch_that_is_refused_does_not_keep_the_others(site: Site) -> None:
 
 def _reasons(manager: PostgreSQLBranchRecovery, xids: tuple[Xid, ...]) -> list[str]:
     return [manager.why_not(BranchRecord(xid, "one")) for xid in xids]
+
+
+def test_what_has_become_of_many_gone_branches_is_written_together(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_behind(site, 6)
+    for gid in site.databases.prepared():
+        if ":one:" in gid:
+            site.databases.execute("one", f"rollback prepared '{gid}'")
+    writes: list[str] = []
+    write = GroupCommit.write
+
+    def counting(group: GroupCommit, work: Any, *arguments: Any) -> Any:
+        writes.append(getattr(work, "__qualname__", ""))
+        return write(group, work, *arguments)
+
+    monkeypatch.setattr(GroupCommit, "write", counting)
+    report = site.manager().scan()
+    assert len(report.heuristics) == len(report.committed) == len(report.forgotten) == 6
+    assert len([each for each in writes if "record" in each]) == 2  # the outcomes, and how all databases ended
+    assert site.databases.prepared() == []

@@ -110,9 +110,9 @@ class Keeping(MemoryLog):
         super().__init__(disk, node=node)
         self.kept: list[tuple[str, str]] = []
 
-    def put_record(self, record: SideRecord) -> None:
-        self.kept.append((record.kind, record.name))
-        super().put_record(record)
+    def put_record(self, *records: SideRecord) -> None:
+        self.kept += [(record.kind, record.name) for record in records]
+        super().put_record(*records)
 
 
 @pytest.mark.parametrize("note", ["invoice 42", ""])

@@ -178,6 +178,14 @@ DATASOURCE_KEYS = (
     ),
     Key("xa.evidence.table", "identifier", "txpool_branches", "The table of the branches' rows."),
     Key(
+        "xa.phase-two-connections",
+        "integer",
+        "8",
+        "Over how many connections, beside the pool's, a Spark driver's commit and recovery end prepared branches at "
+        "most. All but the first are left out if the server refuses them. Over JDBC it is always one.",
+        {"min": 1},
+    ),
+    Key(
         "prepared.owners",
         "names",
         None,

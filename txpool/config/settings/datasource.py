@@ -70,6 +70,7 @@ class DataSourceSettings:
     once_keep: float | None
     xa_evidence: str
     xa_evidence_table: str
+    xa_phase_two_connections: int
     prepared_owners: tuple[str, ...]
     recovery_user: str | None
     recovery_password: Secret | None

@@ -213,8 +213,9 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
         rows = self._sessions.read(self._statements.incarnations, self._node_filter)
         return {name: _state(fenced, bool(held)) for name, fenced, held in rows}
 
-    def record_heuristic(self, heuristic: Heuristic) -> None:
-        self._sessions.run(self._statements.record_heuristic, asdict(heuristic))
+    def record_heuristic(self, *heuristics: Heuristic) -> None:
+        for each in heuristics:
+            self._sessions.run(self._statements.record_heuristic, asdict(each))
 
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(*row) for row in self._sessions.read(_HEURISTICS)]

@@ -175,8 +175,9 @@ class SqliteLog(DecisionRecords, SqliteSideRecords, LocationNotes, TimeoutNotes)
         rows = self._read("SELECT name, fenced FROM incarnations")
         return {name: self._state(name, fenced) for name, fenced in rows}
 
-    def record_heuristic(self, heuristic: Heuristic) -> None:
-        self._group.write(lambda db: db.execute(_RECORD_HEURISTIC, astuple(heuristic)))
+    def record_heuristic(self, *heuristics: Heuristic) -> None:
+        rows = list(map(astuple, heuristics))
+        self._group.write(lambda db: db.executemany(_RECORD_HEURISTIC, rows))
 
     def heuristics(self) -> list[Heuristic]:
         return [Heuristic(*row) for row in self._read(_HEURISTICS)]

@@ -1,7 +1,8 @@
 """Adopted branches: other processes, such as Spark's tasks or crashed ones, have prepared them, and this one ends them.
 
-There may be thousands of them in one database. They share one connection, which executes one command at a time. So one
-connection for each database is enough, and the databases still work at the same time.
+There may be thousands of them in one database. A session executes one command at a time, and most of that time it waits
+for the disk. The server flushes the commands of several sessions together. So they share a few connections: each has
+one command on its way, and takes the next branch of the queue once that is answered. One thread serves them all.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Final
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.branches.phase_two import COMMIT, ROLLBACK, PhaseTwoCommand
+from txpool.resources.branches.phase_two import COMMIT, ROLLBACK, PhaseTwoCommand, PhaseTwoVerb
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver.driver import Driver
 from txpool.xid import Xid
@@ -23,14 +24,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txpool")
 
+#: How many branches wait for each open connection before another one is opened, which takes as long as a few of them.
+BRANCHES_EACH: Final = 16
+#: Seconds that a further connection has to open.
+_OPENING: Final = 1.0
+_UNKNOWN = BranchOutcome.UNKNOWN
 
-class PhaseTwoConnection:
-    """The one connection over which a transaction, or a pass of recovery, ends branches in a datasource.
 
-    It is opened for the first command, and closed with the last answer. If it is lost, its command is tried again as
-    the command itself says, and the next command opens another. If the database cannot be reached, it tries once,
-    and all branches without an answer are left to recovery. Used by one thread at a time. `level` is the log level of
-    failures, and `failures` takes their reasons. `command` is the class of the database's commands.
+class PhaseTwoConnections:
+    """The connections over which a transaction, or a pass of recovery, ends branches in a datasource.
+
+    The first is opened for the first command, and each is closed once nothing is queued behind its answer. Others are
+    opened while many branches are queued, at most `phase_two_connections` of the driver, and only if the server grants
+    them at once: a failure to open one is no error, and no other is tried then. If a connection is lost, its command is
+    tried again as the command itself says, and the others take what is queued; if it was the last one, another is
+    opened. If the database cannot be reached, that is tried once, and all branches without an answer are left to
+    recovery. One on which the server hangs is closed, and its branch left to recovery.
+
+    Used by one thread at a time. `level` is the log level of failures, and `failures` takes their reasons. `command` is
+    the class of the database's commands. An interrupt of any call leaves every other branch as it was.
     """
 
     def __init__(
@@ -47,11 +59,12 @@ class PhaseTwoConnection:
         self._deadlines = deadlines
         self._level = level
         self._failures = {} if failures is None else failures
-        #: The reason why the database could not be reached; empty if it was.
+        self._most: int = getattr(driver, "phase_two_connections", 1)
+        #: The reason why no connection is opened any more; empty if there is none.
         self._unreached = ""
-        self._raw: RawConnection = None
-        self._queue: deque[tuple[AdoptedBranch, PhaseTwoCommand]] = deque()
-        self._current: tuple[AdoptedBranch, PhaseTwoCommand] | None = None
+        #: The one whose command was sent first is the first.
+        self._connections: deque[_Connection] = deque()
+        self._queue: deque[_Ending] = deque()
         self._outcomes: dict[AdoptedBranch, BranchOutcome] = {}
         #: The commands whose database remembers that it had ended the branch by itself.
         self._remembered: dict[AdoptedBranch, PhaseTwoCommand] = {}
@@ -65,30 +78,19 @@ class PhaseTwoConnection:
         return AdoptedBranch(record, self)
 
     def start(self, branch: AdoptedBranch, *, committing: bool, again: bool) -> None:
-        """Send the branch's command if the connection is free, else queue it; `again` if one was started before."""
-        self._outcomes.pop(branch, None)
+        """Send the branch's command if a connection is free, else queue it; `again` if one was started before."""
+        if again:
+            self._end_earlier(branch)
         self._failures.pop(branch.record.xid, None)
-        verb = COMMIT if committing else ROLLBACK
-        command = self._command(
-            branch.record, verb, self._driver, self._deadlines, answer_lost=again, level=self._level
-        )
-        self._queue.append((branch, command))
-        self._send_next()
+        self._queue.append(_Ending(branch, COMMIT if committing else ROLLBACK, again))
+        self._send()
 
     def finish(self, branch: AdoptedBranch) -> BranchOutcome:
-        """Wait for the branch's outcome; commands that were queued before it are finished first."""
-        while branch not in self._outcomes and self._current is not None:
-            current, command = self._current
-            outcome = self._outcomes[current] = command.finish()
-            self._current = None
-            if outcome is BranchOutcome.UNKNOWN:
-                self._failures[current.record.xid] = command.failure
-            if command.remembered:
-                self._remembered[current] = command
-            if command.overdue:
-                self.close()  # the server hangs: each of the others would wait as long
-            self._send_next()
-        return self._outcomes.pop(branch, BranchOutcome.UNKNOWN)
+        """Wait for the branch's outcome; commands that were sent before its own are finished first."""
+        outcomes = self._outcomes
+        while branch not in outcomes and self._take_answer():
+            pass
+        return outcomes.pop(branch, _UNKNOWN)
 
     def remembers(self, branch: AdoptedBranch) -> bool:
         """Whether the database remembers that it had ended the branch by itself."""
@@ -101,38 +103,96 @@ class PhaseTwoConnection:
             command.forget_end()
 
     def close(self) -> None:
-        """Close the connection; branches without an answer are left to recovery."""
+        """Close the connections; branches without an answer are left to recovery."""
         self._queue.clear()
-        self._current = None
-        raw, self._raw = self._raw, None
-        if raw is not None:
-            self._driver.close(raw)
+        while self._connections:
+            self._close(self._connections[0])
 
-    def _send_next(self) -> None:
-        if self._current is not None:
-            return
-        if not self._queue:
-            self.close()
-            return
-        raw = None if self._unreached else self._opened()
-        if raw is None:
-            self._failures |= {branch.record.xid: self._unreached for branch, _ in self._queue}
-            self.close()
-            return
-        self._current = self._queue.popleft()
-        self._current[1].start(raw)
+    # -- the queue ----------------------------------------------------------------------------------------------
 
-    def _opened(self) -> Any:
-        """The connection for the next command; None if the database cannot be reached."""
-        raw = self._raw
-        if raw is not None and not self._command.can_send(raw):
-            self._driver.close(raw)
-            raw = self._raw = None
-        if raw is None:
-            until = self._deadlines.after_decision()
+    def _take_answer(self) -> bool:
+        """Wait for the answer to what was sent first, and send what is queued; False if nothing is on its way."""
+        self._send()  # what an interrupt has kept from being sent
+        for connection in self._connections:
+            ending = connection.ending
+            if ending is not None:
+                break
+        else:
+            return False
+        queue, command = self._queue, ending.command
+        if queue and queue[0] is ending:
+            queue.popleft()  # which an interrupt has prevented
+        outcome = command.finish()
+        if outcome is _UNKNOWN:
+            self._failures[ending.branch.record.xid] = command.failure
+        if command.remembered:
+            self._remembered[ending.branch] = command
+        self._outcomes[ending.branch] = outcome
+        connection.ending = None  # last: until then, an interrupt lets the answer be taken again
+        if command.overdue:  # the server hangs
+            self._unreached = command.failure
+            self._close(connection)
+        else:
+            self._connections.rotate(-1)
+        self._send()
+        return True
+
+    def _send(self) -> None:
+        """Send what is queued over the connections that are free. It may be called again after an interrupt."""
+        queue, connections = self._queue, self._connections
+        while queue:
+            connection = self._free()
+            if connection is None:
+                return
+            ending = queue[0]
+            if ending.begun and any(each.ending is ending for each in connections):
+                queue.popleft()  # which an interrupt has prevented
+                continue
+            ending.begun = True
+            ending.command = command = self._command(
+                ending.branch.record,
+                ending.verb,
+                self._driver,
+                self._deadlines,
+                answer_lost=ending.again,
+                level=self._level,
+            )
+            connection.ending = ending
+            queue.popleft()
+            command.start(connection.raw)
+        for each in [each for each in connections if each.ending is None]:
+            self._close(each)
+
+    def _end_earlier(self, branch: AdoptedBranch) -> None:
+        """Take what was begun with the branch from the queue, or wait for its answer."""
+        for queued in [each for each in self._queue if each.branch is branch]:
+            self._queue.remove(queued)
+        while any(each.ending is not None and each.ending.branch is branch for each in self._connections):
+            self._take_answer()
+        self._outcomes.pop(branch, None)
+
+    # -- the connections ----------------------------------------------------------------------------------------
+
+    def _free(self) -> _Connection | None:
+        """A connection for the next command; None if there is none now. If there never will be, the queue is empty."""
+        connections = self._connections
+        for connection in reversed(connections):
+            if connection.ending is None:
+                if self._command.can_send(connection.raw):
+                    return connection
+                self._close(connection)
+                return self._free()
+        if not connections:
+            return self._first()
+        count = len(connections)
+        wanted = count < self._most and len(self._queue) > count * BRANCHES_EACH
+        return self._another() if wanted and not self._unreached else None
+
+    def _first(self) -> _Connection | None:
+        until = self._deadlines.after_decision()
+        if not self._unreached:
             try:
-                raw = self._raw = self._driver.connect(None if until is None else until - monotonic())
-                self._command.begin_session(raw, until)
+                return self._opened(None if until is None else until - monotonic(), until)
             except Exception as error:
                 self._unreached = f"no answer, left to recovery: {described(error)}"
                 logger.log(
@@ -141,16 +201,67 @@ class PhaseTwoConnection:
                     len(self._queue),
                     error,
                 )
-                return None
-        return raw
+        self._failures |= {each.branch.record.xid: self._unreached for each in self._queue}
+        self._queue.clear()
+        return None
+
+    def _another(self) -> _Connection | None:
+        until = self._deadlines.after_decision()
+        timeout = _OPENING if until is None else min(_OPENING, until - monotonic())
+        try:
+            return self._opened(timeout, until)
+        except Exception as error:
+            self._most = len(self._connections)
+            logger.info("prepared branches are ended over %d connections: %s", self._most, error)
+            return None
+
+    def _opened(self, timeout: float | None, until: float | None) -> _Connection:
+        raw = self._driver.connect(timeout)
+        try:
+            self._command.begin_session(raw, until)
+            connection = _Connection(raw)
+            self._connections.append(connection)
+        except BaseException:
+            self._driver.close(raw)
+            raise
+        return connection
+
+    def _close(self, connection: _Connection) -> None:
+        self._driver.close(connection.raw)
+        self._connections.remove(connection)
+
+
+class _Connection:
+    __slots__ = ("ending", "raw")
+
+    def __init__(self, raw: RawConnection) -> None:
+        self.raw = raw
+        #: What is on its way over it; None if nothing is.
+        self.ending: _Ending | None = None
+
+
+class _Ending:
+    """The end of one branch; `again` if one was begun before."""
+
+    __slots__ = ("again", "begun", "branch", "command", "verb")
+
+    command: PhaseTwoCommand  #: Once it was begun.
+
+    def __init__(self, branch: AdoptedBranch, verb: PhaseTwoVerb, again: bool) -> None:
+        self.branch = branch
+        self.verb = verb
+        self.again = again
+        self.begun = False
 
 
 class AdoptedBranch:
     """A branch that is prepared already, known by its record alone."""
 
-    def __init__(self, record: BranchRecord, connection: PhaseTwoConnection) -> None:
+    __slots__ = ("_connections", "_started", "record")
+
+    def __init__(self, record: BranchRecord, connections: PhaseTwoConnections) -> None:
         self.record = record
-        self._connection = connection
+        self._connections = connections
         self._started = False
 
     @property
@@ -160,55 +271,27 @@ class AdoptedBranch:
     @property
     def rows_queue(self) -> object:
         """What deletes its row: see `txpool.resources.marked.branch_rows`."""
-        return self._connection.rows_queue
+        return self._connections.rows_queue
 
     def start_commit(self) -> None:
         self._start(committing=True)
 
     def await_commit(self) -> BranchOutcome:
-        return self._connection.finish(self)
+        return self._connections.finish(self)
 
     def start_rollback(self) -> None:
         self._start(committing=False)
 
     def await_rollback(self) -> BranchOutcome:
-        return self._connection.finish(self)
+        return self._connections.finish(self)
 
     @property
     def remembers_end(self) -> bool:
-        return self._connection.remembers(self)
+        return self._connections.remembers(self)
 
     def forget_end(self) -> None:
-        self._connection.forget(self)
+        self._connections.forget(self)
 
     def _start(self, *, committing: bool) -> None:
         again, self._started = self._started, True
-        self._connection.start(self, committing=committing, again=again)
-
-
-class RecoveryOverOneConnection:
-    """The part of a `BranchRecovery` that ends branches: those of one pass over one connection."""
-
-    command: ClassVar[type[PhaseTwoCommand]]
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._failures: dict[Xid, str] = {}
-
-    def phase_two(self) -> PhaseTwoConnection:
-        """Ends many branches over one connection. Used by one thread at a time; closed with the last answer."""
-        return PhaseTwoConnection(self.command, self._driver, level=logging.INFO, failures=self._failures)
-
-    def commit(self, record: BranchRecord) -> BranchOutcome:
-        branch = self.phase_two().branch(record)
-        branch.start_commit()
-        return branch.await_commit()
-
-    def rollback(self, record: BranchRecord) -> BranchOutcome:
-        branch = self.phase_two().branch(record)
-        branch.start_rollback()
-        return branch.await_rollback()
-
-    def why_not(self, record: BranchRecord) -> str:
-        """The reason why a branch's last commit or rollback was UNKNOWN; empty if it was not."""
-        return self._failures.get(record.xid, "")
+        self._connections.start(self, committing=committing, again=again)

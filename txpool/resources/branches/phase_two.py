@@ -173,7 +173,8 @@ class PhaseTwoCommand(ABC):
 
     def _reply(self, raw: RawConnection) -> PhaseTwoReply:
         reply = self._receive(raw)
-        self._answer_lost = self._lost_before
+        if reply is not DONE:  # an interrupt may still keep that one from whoever waits for it
+            self._answer_lost = self._lost_before
         return reply
 
     def _outcome(self, raw: RawConnection) -> BranchOutcome | None:

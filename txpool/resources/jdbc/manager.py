@@ -94,10 +94,10 @@ class Jdbc(Database):
         return JdbcBranch(datasource, driver, raw, deadlines)
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
-        from txpool.resources.branches.adopted import PhaseTwoConnection
+        from txpool.resources.branches.adopted import PhaseTwoConnections
         from txpool.resources.jdbc.branches.phase_two import JdbcPhaseTwo
 
-        return PhaseTwoConnection(JdbcPhaseTwo, driver, deadlines)
+        return PhaseTwoConnections(JdbcPhaseTwo, driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
         from txpool.resources.jdbc.branches.recovery import JdbcBranchRecovery

@@ -86,10 +86,10 @@ class MySQL(Database):
         return _branch_class()(datasource, driver, raw, deadlines)  # type: ignore[arg-type]
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
-        from txpool.resources.branches.adopted import PhaseTwoConnection
+        from txpool.resources.branches.adopted import PhaseTwoConnections
         from txpool.resources.mysql.branches.phase_two import MySQLPhaseTwo
 
-        return PhaseTwoConnection(MySQLPhaseTwo, driver, deadlines)
+        return PhaseTwoConnections(MySQLPhaseTwo, driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
         from txpool.resources.mysql.branches.recovery import MySQLBranchRecovery

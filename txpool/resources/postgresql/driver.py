@@ -75,6 +75,8 @@ class PsycopgDriver:
         self._recovery = recovery
         #: The table of its branches' rows, and what deletes them; None if its branches write none.
         self.rows, self.rows_queue = rows_of(settings, self)
+        #: Over how many connections it ends branches that other processes have prepared, at most.
+        self.phase_two_connections = settings.xa_phase_two_connections
         self._always_reset = settings.pool_reset == "always"
         #: Recovery begins as it must.
         self._characteristics = UNSPECIFIED if recovery else settings.characteristics

@@ -121,10 +121,10 @@ class PostgreSQL(Database):
         return _branch_class()(datasource, driver, raw, deadlines)  # type: ignore[arg-type]
 
     def phase_two(self, driver: Driver, deadlines: Deadlines) -> PhaseTwo:
-        from txpool.resources.branches.adopted import PhaseTwoConnection
+        from txpool.resources.branches.adopted import PhaseTwoConnections
         from txpool.resources.postgresql.branches.phase_two import PostgreSQLPhaseTwo
 
-        return PhaseTwoConnection(PostgreSQLPhaseTwo, driver, deadlines)
+        return PhaseTwoConnections(PostgreSQLPhaseTwo, driver, deadlines)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
         from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery

@@ -391,7 +391,7 @@ class Coordinator:
         started = start_each(branches, _COMMITTED, failed)
         if failpoints.armed:
             failpoints.hit("coordinator.committing")
-        await_each(started, _COMMITTED, self._outcomes, failed)
+        await_each(started, _COMMITTED, self._outcomes, failed, self._request.progress)
         if self._marked is not None:
             self._outcomes[self._marked] = _COMMITTED
         if self._last is not None:
@@ -426,7 +426,7 @@ class Coordinator:
         started = start_each(branches, _ROLLED_BACK, self._log_failure)
         if self._readers is not None:
             self._readers.roll_back()
-        await_each(started, _ROLLED_BACK, self._outcomes, self._log_failure)
+        await_each(started, _ROLLED_BACK, self._outcomes, self._log_failure, self._request.progress)
         self.phase = COMPLETE
 
     def _complete(self) -> None:

@@ -45,10 +45,12 @@ def record_heuristics(
     if note:
         log.put_record(SideRecord(NOTE, request.gtrid, note, time()))
     verb = "commit" if decided is BranchOutcome.COMMITTED else "rollback"
+    # A marked branch has no name, and one that the user's own SQL ended early was never given one.
+    named = {*prepared, *request.adopted}
+    found = []
     for branch, outcome in heuristics.items():
-        # A marked branch has no name, and one that the user's own SQL ended early was never given one.
-        named = branch in prepared or branch in request.adopted
-        bqual = branch.record.xid.bqual if named else ""  # type: ignore[union-attr]
-        log.record_heuristic(Heuristic(request.gtrid, bqual, branch.datasource, verb, outcome.value))
+        bqual = branch.record.xid.bqual if branch in named else ""
+        found.append(Heuristic(request.gtrid, bqual, branch.datasource, verb, outcome.value))
+    log.record_heuristic(*found)
     ends = {name: outcome.value for name, outcome in result.branch_outcomes.items()}
     log.put_record(SideRecord(ENDS, request.gtrid, pack(ends=ends), time()))

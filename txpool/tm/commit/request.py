@@ -8,6 +8,7 @@ from enum import Enum
 from math import inf
 
 from txpool.resources.base import Branch, BranchOutcome, MarkedBranch, OpenBranch
+from txpool.tm.commit.progress import Progress
 
 
 class Outcome(Enum):
@@ -49,6 +50,8 @@ class CommitRequest:
     annotations: Mapping[str, str] | None = None
     #: In seconds; `inf` if it has none. The log keeps the largest one.
     timeout: float = inf
+    #: Told of each end in phase two, if there are many.
+    progress: Progress | None = None
 
 
 class Result:

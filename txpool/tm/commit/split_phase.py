@@ -5,10 +5,11 @@ A branch whose step fails is left to recovery, and stops no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from txpool import failpoints
 from txpool.resources.base import Branch, BranchOutcome, MarkedBranch
+from txpool.tm.commit.progress import Progress
 
 _COMMITTED = BranchOutcome.COMMITTED
 
@@ -35,16 +36,21 @@ def start_each(
 
 
 def await_each(
-    started: Iterable[Branch],
+    started: Collection[Branch],
     decided: BranchOutcome,
     outcomes: dict[Branch | MarkedBranch, BranchOutcome],
     failed: Callable[[BaseException], object],
+    progress: Progress | None = None,
 ) -> None:
     """Note in `outcomes` how each branch has ended. If awaiting it fails, what stands there stays: UNKNOWN."""
+    if progress is not None:
+        progress.total = len(started)
     for branch in started:
         try:
             outcome = branch.await_commit() if decided is _COMMITTED else branch.await_rollback()
             outcomes[branch] = outcome
+            if progress is not None:
+                progress.one_ended()
         except BaseException as error:
             failed(error)
         else:

@@ -12,7 +12,9 @@ from tests.integration.resources.mysql.branches import BranchDatabase
 from tests.support.mysql_proxy import Fault
 from txpool.errors import OperationalError
 from txpool.resources.base import BranchOutcome
+from txpool.resources.branches import adopted
 from txpool.resources.deadlines import step_until
+from txpool.resources.mysql.branches.phase_two import MySQLPhaseTwo
 from txpool.resources.mysql.branches.recovery import MySQLBranchRecovery
 
 #: Seconds that nothing here takes.
@@ -25,6 +27,25 @@ def test_nothing_is_sent_once_the_step_is_over(world: BranchDatabase) -> None:
     with closing(raw), step_until(monotonic()), pytest.raises(OperationalError, match="nothing more is sent"):
         raw.session.send("insert into work (id) values (1)")
     assert world.rows() == []
+
+
+def test_many_branches_end_over_several_connections(world: BranchDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adopted, "BRANCHES_EACH", 2)
+    records = []
+    for _ in range(9):
+        records.append(world.prepared_branch(f"insert into work (id) values ({len(records)})").record)
+        world.raws[-1].break_off()
+    opened: list[object] = []
+    connect = world.driver.connect
+    monkeypatch.setattr(world.driver, "connect", lambda timeout=None: opened.append(timeout) or connect(timeout))
+    shared = adopted.PhaseTwoConnections(MySQLPhaseTwo, world.driver)
+    branches = [shared.branch(record) for record in records]
+    for branch in branches:
+        branch.start_commit()
+    assert [branch.await_commit() for branch in branches] == [BranchOutcome.COMMITTED] * 9
+    assert len(opened) > 1
+    assert world.rows() == list(range(9))
+    assert world.recovery.recover() == []
 
 
 @pytest.mark.parametrize("verb", ["commit", "rollback"])

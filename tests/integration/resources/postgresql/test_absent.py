@@ -17,7 +17,7 @@ from tests.support.failing_over import FailingOver
 from tests.support.waiting import until
 from txpool.config.secrets import Secret
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
-from txpool.resources.branches.adopted import PhaseTwoConnection
+from txpool.resources.branches.adopted import PhaseTwoConnections
 from txpool.resources.branches.phase_two import PhaseTwoVerb
 from txpool.resources.postgresql.branches import phase_two
 from txpool.resources.postgresql.branches.phase_two import PostgreSQLPhaseTwo
@@ -158,7 +158,7 @@ def test_34_adopted_branches_answer_alike(world: BranchDatabase) -> None:
     records = [world.prepared_branch(f"insert into work values ({number})").record for number in range(3)]
     by_hand(world, "rollback", records[1])
     with without_status(world):
-        shared = PhaseTwoConnection(PostgreSQLPhaseTwo, world.driver)
+        shared = PhaseTwoConnections(PostgreSQLPhaseTwo, world.driver)
         branches = [shared.branch(record) for record in records]
         for branch in branches:
             branch.start_commit()
@@ -170,11 +170,11 @@ def test_34_adopted_branches_answer_alike(world: BranchDatabase) -> None:
 def test_34_an_adopted_branch_whose_answer_is_lost_has_committed(world: BranchDatabase) -> None:
     record = world.prepared_branch().record
     with without_status(world):
-        shared = PhaseTwoConnection(PostgreSQLPhaseTwo, world.driver)
+        shared = PhaseTwoConnections(PostgreSQLPhaseTwo, world.driver)
         branch = shared.branch(record)
         branch.start_commit()
         until(lambda: not world.databases.prepared())
-        world.raws.append(shared._raw)
+        world.raws += [each.raw for each in shared._connections]
         world.cut()
         assert branch.await_commit() is BranchOutcome.COMMITTED
 

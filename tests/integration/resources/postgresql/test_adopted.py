@@ -13,7 +13,8 @@ from tests.integration.resources.postgresql.branches import BranchDatabase, new_
 from tests.support.waiting import until
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.branches.adopted import AdoptedBranch, PhaseTwoConnection
+from txpool.resources.branches import adopted as adopted_branches
+from txpool.resources.branches.adopted import AdoptedBranch, PhaseTwoConnections
 from txpool.resources.deadlines import Deadlines
 from txpool.resources.driver.making import make_driver
 from txpool.resources.postgresql.branches.phase_two import PostgreSQLPhaseTwo
@@ -23,7 +24,7 @@ from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnect
 
 
 def adopted(world: BranchDatabase, count: int) -> list[AdoptedBranch]:
-    channel = PhaseTwoConnection(PostgreSQLPhaseTwo, world.driver)
+    channel = PhaseTwoConnections(PostgreSQLPhaseTwo, world.driver)
     records = []
     for number in range(count):
         records.append(world.prepared_branch(f"insert into work values ({number})").record)
@@ -45,6 +46,24 @@ def test_adopted_branches_share_one_connection(world: BranchDatabase, verb: str)
     until(lambda: world.databases.rows("one", mine) == [(0,)])
 
 
+@pytest.mark.parametrize("verb", ["commit", "rollback"])
+def test_many_adopted_branches_end_over_several_connections(
+    world: BranchDatabase, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adopted_branches, "BRANCHES_EACH", 4)
+    world.driver.phase_two_connections = 3  # type: ignore[attr-defined]
+    branches = adopted(world, 20)
+    for branch in branches:
+        getattr(branch, f"start_{verb}")()
+    mine = "select count(*) from pg_stat_activity where datname = 'one' and pid <> pg_backend_pid()"
+    until(lambda: world.databases.rows("one", mine) == [(3,)])
+    answers = [getattr(branch, f"await_{verb}")() for branch in branches]
+    assert answers == [BranchOutcome.COMMITTED if verb == "commit" else BranchOutcome.ROLLED_BACK] * 20
+    assert world.rows() == (list(range(20)) if verb == "commit" else [])
+    assert world.databases.prepared() == []
+    until(lambda: world.databases.rows("one", mine) == [(0,)])
+
+
 class _Stalling(PsycopgDriver):
     """Each session that it opens stands still on the server."""
 
@@ -60,7 +79,7 @@ class _Stalling(PsycopgDriver):
 def test_a_server_that_hangs_is_waited_for_once_whatever_it_holds(world: BranchDatabase) -> None:
     driver = _Stalling(world.driver._settings)  # type: ignore[attr-defined]
     driver.opened = []
-    channel = PhaseTwoConnection(PostgreSQLPhaseTwo, driver, Deadlines(None, 0.2))
+    channel = PhaseTwoConnections(PostgreSQLPhaseTwo, driver, Deadlines(None, 0.2))
     branches = [AdoptedBranch(branch.record, channel) for branch in adopted(world, 3)]
     for branch in branches:
         branch.start_commit()
@@ -80,7 +99,7 @@ def test_adopted_branches_do_not_wait_for_ever_for_a_connection() -> None:
         url = f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/db"
         driver = make_driver(DataSourceSettings.load(name="one", driver="psycopg", url=url))
         branch = AdoptedBranch(
-            BranchRecord(new_xid(), "one", ""), PhaseTwoConnection(PostgreSQLPhaseTwo, driver, Deadlines(None, 0.2))
+            BranchRecord(new_xid(), "one", ""), PhaseTwoConnections(PostgreSQLPhaseTwo, driver, Deadlines(None, 0.2))
         )
         pool.submit(branch.start_commit).result(20)
         assert branch.await_commit() is BranchOutcome.UNKNOWN

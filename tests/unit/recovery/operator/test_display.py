@@ -61,10 +61,10 @@ def test_a_gtrid_stands_whole_on_its_own_line_and_no_text_is_wider_than_the_term
     monkeypatch.setenv("COLUMNS", str(columns))
     world = world_after(steps, "decided")
     found = world.recovery.in_doubt()
-    lines = display.format_list(found).splitlines()
+    lines = display.format_short(found[0]).splitlines()
     assert lines[0] == world.gtrid
     assert max(map(len, lines)) <= columns
-    assert " ".join(found[0].next.split()) in " ".join(display.format_list(found).split())
+    assert " ".join(found[0].next.split()) in " ".join(display.format_short(found[0]).split())
 
 
 def test_one_transaction_is_shown_branch_by_branch_with_all_that_was_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,7 @@ def test_what_was_started_is_reported_also_where_the_log_refuses_a_note_of_anoth
     world.disk.outcomes[world.gtrid] = replace(decided, branches=(record, *decided.branches[1:]))
     del a.prepared[record.xid]  # gone, and nobody can say how
 
-    def refuse(_: Heuristic) -> None:
+    def refuse(*_: Heuristic) -> None:
         raise LogError("the disk is full")
 
     with monkeypatch.context() as patched:

@@ -27,6 +27,7 @@ from txpool.config.properties import Properties, Secret
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.metrics import instruments
+from txpool.tm.commit.progress import Progress
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout
@@ -367,3 +368,23 @@ def test_ages_are_said_as_people_say_them(seconds: float, said: str) -> None:
 def test_a_manager_without_a_file_says_whose_it_is(world: RecoveryWorld) -> None:
     assert world.recovery.described_nodes == "node etl-1"
     assert "node etl-1" in repr(RecoveryManager(log=world.log, datasources=[world.a]))
+
+
+def test_the_list_comes_in_parts(server: StatusServer, world: RecoveryWorld) -> None:
+    found = overview(in_doubt=tuple(doubt(gtrid=f"gtrid-{number}") for number in range(5)))
+    world.recovery.last_scan.standing = Standing(found)
+    part = json.loads(get(server, "api/in-doubt?from=3&limit=9").text)
+    assert [each["gtrid"] for each in part["in_doubt"]] == ["gtrid-3", "gtrid-4"]
+    assert (part["total"], part["at"]) == (5, found.at)
+    for wrong in ("from=1", "limit=1&from=1", "from=-1&limit=1", "from=0&limit=1&x=y"):
+        assert get(server, f"api/in-doubt?{wrong}").status == 400
+
+
+def test_it_tells_how_many_branches_the_pass_under_way_has_ended(server: StatusServer, world: RecoveryWorld) -> None:
+    progress = Progress("recovery")
+    world.recovery.last_scan.under_way = progress
+    assert "under way: " not in get(server).text
+    progress.total = 10_000
+    assert "A scan is under way: 0 of 10,000 branches ended." in get(server).text
+    world.recovery.scan()
+    assert world.recovery.last_scan.under_way is None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from txpool.resources.branches.adopted import RecoveryOverOneConnection
+from txpool.resources.branches.recovery import EndsBranches
 from txpool.resources.jdbc.branches.phase_two import JdbcPhaseTwo
 from txpool.resources.recovery_access import PreparedBranch
 
 
-class JdbcBranchRecovery(RecoveryOverOneConnection):
+class JdbcBranchRecovery(EndsBranches):
     """Recovery's access to prepared branches. Thread-safe: every method opens a connection and closes it, but for
-    `phase_two`, whose branches share one.
+    `phase_two`, whose branches share a few.
     """
 
     command = JdbcPhaseTwo

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from txpool.resources.branches.adopted import RecoveryOverOneConnection
+from txpool.resources.branches.recovery import EndsBranches
 from txpool.resources.mysql.branches import xa
 from txpool.resources.mysql.branches.phase_two import MySQLPhaseTwo, evidence_of
 from txpool.resources.recovery_access import PreparedBranch
 
 
-class MySQLBranchRecovery(RecoveryOverOneConnection):
+class MySQLBranchRecovery(EndsBranches):
     """Recovery's access to prepared branches. Thread-safe: every method opens a connection and closes it, but for
-    `phase_two`, whose branches share one.
+    `phase_two`, whose branches share a few.
 
     The server lists the branches of all its databases, and does not tell who has prepared them.
     """

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from typing import Any
 
-from txpool.resources.branches.adopted import RecoveryOverOneConnection
+from txpool.resources.branches.recovery import EndsBranches
 from txpool.resources.driver.driver import Driver
 from txpool.resources.postgresql.branches.phase_two import PostgreSQLPhaseTwo
 from txpool.resources.postgresql.qualified import qualified
@@ -43,9 +43,9 @@ PREPARED = qualified(
 )
 
 
-class PostgreSQLBranchRecovery(RecoveryOverOneConnection):
+class PostgreSQLBranchRecovery(EndsBranches):
     """Recovery's access to prepared transactions. Thread-safe: every method opens a connection and closes it, but for
-    `phase_two`, whose branches share one.
+    `phase_two`, whose branches share a few.
 
     `user` is the login role of the datasource's own sessions, if these connections log in as another; empty if it
     is not known. `owners` are the roles of prepared.owners, whose branches are ours as well.

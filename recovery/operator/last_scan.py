@@ -21,7 +21,7 @@ from txpool.log.base import Heuristic
 from txpool.metrics import HISTOGRAMS, Sample, catalogue
 from txpool.resources.base import Role
 from txpool.resources.recovery_access import PreparedSlots
-from txpool.tm.commit.progress import Progress
+from txpool.tm.commit.progress import PhaseTwoProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class LastScan:
         #: Replaced as a whole.
         self.standing = Standing()
         #: The branches that the pass under way ends; None between two passes.
-        self.under_way: Progress | None = None
+        self.under_way: PhaseTwoProgress | None = None
 
     @property
     def overview(self) -> Overview | None:

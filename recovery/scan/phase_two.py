@@ -19,7 +19,7 @@ from txpool.config.secrets import describe_error
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord, forget_ends, remembers_end
 from txpool.resources.deadlines import within_step_timeout
 from txpool.resources.recovery_access import BranchRecovery, SharedPhaseTwo, optional
-from txpool.tm.commit.progress import Progress
+from txpool.tm.commit.progress import PhaseTwoProgress
 
 T = TypeVar("T")
 #: Starts a call in a datasource's worker; returns what waits for it.
@@ -49,7 +49,7 @@ def wait_for(started: Iterable[Callable[[], T]]) -> list[T]:
 class BranchEnds:
     """Ends the branches of one pass, by datasource, each within its time. Used by one thread."""
 
-    def __init__(self, managers: Mapping[str, BranchRecovery], asking: Asking, progress: Progress) -> None:
+    def __init__(self, managers: Mapping[str, BranchRecovery], asking: Asking, progress: PhaseTwoProgress) -> None:
         self._managers = managers
         self._asking = asking
         self._progress = progress
@@ -86,7 +86,9 @@ class AskedBranch:
 
     __slots__ = ("_branch", "_others", "_progress", "_send", "begin", "record", "wait", "why_unknown")
 
-    def __init__(self, branch: Branch, others: _BranchesOfOne, send: Callable[[], None], progress: Progress) -> None:
+    def __init__(
+        self, branch: Branch, others: _BranchesOfOne, send: Callable[[], None], progress: PhaseTwoProgress
+    ) -> None:
         self.record = branch.record
         self._branch = branch
         self._others = others

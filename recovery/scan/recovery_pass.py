@@ -18,7 +18,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord, forget_ends, reme
 from txpool.resources.recovery_access import BranchRecovery, optional
 from txpool.tm.commit.annotations import NOTE, TRACEPARENT
 from txpool.tm.commit.gone import judged_absent, judged_without_row
-from txpool.tm.commit.progress import Progress
+from txpool.tm.commit.progress import PhaseTwoProgress
 
 _ASKED_AGAIN = "or refused it; recovery asks again"
 
@@ -39,7 +39,7 @@ class RecoveryPass:
         self.datasources = datasources
         self.recorder = recorder
         #: How many of the branches that it ends have ended.
-        self.progress = Progress("recovery")
+        self.progress = PhaseTwoProgress("recovery")
         self._ends = BranchEnds(datasources.managers, datasources.asking, self.progress)
         #: How each database has ended its branches, by gtrid and datasource.
         self._outcomes: dict[str, dict[str, str]] = {}

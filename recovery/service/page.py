@@ -15,7 +15,7 @@ from string import Template
 from recovery.operator.last_scan import DatasourceStatus, Overview, Standing
 from recovery.operator.listing import BranchState, InDoubt
 from txpool.pool import PoolStatistics
-from txpool.tm.commit.progress import Progress
+from txpool.tm.commit.progress import PhaseTwoProgress
 
 _HTML = files("recovery.service").joinpath("page.html").read_text(encoding="utf-8")
 _TEMPLATE = Template(_HTML)
@@ -71,7 +71,7 @@ def page(
     period: float,
     pools: Iterable[PoolStatistics],
     acts: bool,
-    under_way: Progress | None = None,
+    under_way: PhaseTwoProgress | None = None,
 ) -> str:
     """The whole page. With `acts`, it offers a scan. `period` is the manager's, in seconds. `under_way` is the pass."""
     summary, overview = state_line(standing), standing.overview
@@ -116,7 +116,7 @@ def _last_scan_line(overview: Overview | None, period: float) -> str:
     return f"Last scan {ago} ago: {passes} in {_duration(overview.seconds)}. The next begins {age(period)} after it."
 
 
-def _under_way(progress: Progress | None) -> str:
+def _under_way(progress: PhaseTwoProgress | None) -> str:
     return f"<p>A scan is under way: {progress}.</p>" if progress is not None and progress.total else ""
 
 

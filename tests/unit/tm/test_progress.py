@@ -10,7 +10,7 @@ import pytest
 
 from txpool.resources.base import BranchOutcome
 from txpool.tm.commit import progress
-from txpool.tm.commit.progress import Progress
+from txpool.tm.commit.progress import PhaseTwoProgress
 from txpool.tm.commit.split_phase import await_each
 
 
@@ -35,8 +35,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def after(clock: Clock, ended: int, seconds: float, total: int = 10_000) -> Progress:
-    found = Progress("it")
+def after(clock: Clock, ended: int, seconds: float, total: int = 10_000) -> PhaseTwoProgress:
+    found = PhaseTwoProgress("it")
     found.total, found.ended = total, ended
     clock.now += seconds
     return found
@@ -85,13 +85,13 @@ def test_an_interrupt_as_it_is_told_changes_no_outcome(clock: Clock, monkeypatch
         def await_commit(self) -> BranchOutcome:
             return BranchOutcome.COMMITTED
 
-    def interrupt(self: Progress) -> None:
+    def interrupt(self: PhaseTwoProgress) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Progress, "one_ended", interrupt)
+    monkeypatch.setattr(PhaseTwoProgress, "one_ended", interrupt)
     branches: list[object] = [Branch(), Branch()]
     outcomes: dict[object, BranchOutcome] = dict.fromkeys(branches, BranchOutcome.UNKNOWN)
     failures: list[BaseException] = []
-    await_each(branches, BranchOutcome.COMMITTED, outcomes, failures.append, Progress("it"))  # type: ignore[arg-type]
+    await_each(branches, BranchOutcome.COMMITTED, outcomes, failures.append, PhaseTwoProgress("it"))  # type: ignore[arg-type]
     assert set(outcomes.values()) == {BranchOutcome.COMMITTED}
     assert len(failures) == 2

@@ -18,7 +18,7 @@ _SHOWN: Final = 0.5
 _LEAST: Final = 1.0
 
 
-class Progress:
+class PhaseTwoProgress:
     """How many branches have ended, of those that are to end. One thread counts, any thread may read it.
 
     It is logged every few seconds. If standard error is a terminal, it also stands there, in one line that goes with

@@ -8,7 +8,7 @@ from enum import Enum
 from math import inf
 
 from txpool.resources.base import Branch, BranchOutcome, MarkedBranch, OpenBranch
-from txpool.tm.commit.progress import Progress
+from txpool.tm.commit.progress import PhaseTwoProgress
 
 
 class Outcome(Enum):
@@ -51,7 +51,7 @@ class CommitRequest:
     #: In seconds; `inf` if it has none. The log keeps the largest one.
     timeout: float = inf
     #: Told of each end in phase two, if there are many.
-    progress: Progress | None = None
+    progress: PhaseTwoProgress | None = None
 
 
 class Result:

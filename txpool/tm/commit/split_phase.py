@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from txpool import failpoints
 from txpool.resources.base import Branch, BranchOutcome, MarkedBranch
-from txpool.tm.commit.progress import Progress
+from txpool.tm.commit.progress import PhaseTwoProgress
 
 _COMMITTED = BranchOutcome.COMMITTED
 
@@ -40,7 +40,7 @@ def await_each(
     decided: BranchOutcome,
     outcomes: dict[Branch | MarkedBranch, BranchOutcome],
     failed: Callable[[BaseException], object],
-    progress: Progress | None = None,
+    progress: PhaseTwoProgress | None = None,
 ) -> None:
     """Note in `outcomes` how each branch has ended. If awaiting it fails, what stands there stays: UNKNOWN."""
     if progress is not None:

@@ -20,7 +20,7 @@ from txpool.tm.commit.annotations import decision_annotations
 from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.commit.one_phase import commit_alone
 from txpool.tm.commit.phase import PREPARE
-from txpool.tm.commit.progress import MANY, Progress
+from txpool.tm.commit.progress import MANY, PhaseTwoProgress
 from txpool.tm.commit.request import COMMITTED, IN_DOUBT, CommitRequest, Outcome, Result
 from txpool.tm.completion import dropped
 from txpool.tm.completion.empty import warn_of_empty
@@ -340,7 +340,7 @@ class Completion:
             self._begin_decision,
             annotations,
             self.timeout,
-            Progress(self.gtrid) if len(self._adopted) >= MANY else None,
+            PhaseTwoProgress(self.gtrid) if len(self._adopted) >= MANY else None,
         )
 
     def _release(self, result: Result) -> None:

@@ -27,7 +27,7 @@ from txpool.config.properties import Properties, Secret
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError
 from txpool.metrics import instruments
-from txpool.tm.commit.progress import Progress
+from txpool.tm.commit.progress import PhaseTwoProgress
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout
@@ -381,7 +381,7 @@ def test_the_list_comes_in_parts(server: StatusServer, world: RecoveryWorld) -> 
 
 
 def test_it_tells_how_many_branches_the_pass_under_way_has_ended(server: StatusServer, world: RecoveryWorld) -> None:
-    progress = Progress("recovery")
+    progress = PhaseTwoProgress("recovery")
     world.recovery.last_scan.under_way = progress
     assert "under way: " not in get(server).text
     progress.total = 10_000

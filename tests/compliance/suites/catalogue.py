@@ -116,6 +116,13 @@ def _sqlalchemy(driver: str, *more: str) -> Suite:
     )
 
 
+_MORE_OF_AN_ENGINE = (
+    *("cache", "sessions_tests", "get_or_create", "raw_query", "force_insert_update", "fixtures", "fixtures_regress"),
+    *("update", "constraints", "handlers", "async", "aggregation", "datatypes", "many_to_many", "test_client"),
+    "contenttypes_tests",
+)
+
+
 def _django(driver: str, *, through_engine: bool = False) -> Suite:
     return Suite(
         name="django",
@@ -125,12 +132,7 @@ def _django(driver: str, *, through_engine: bool = False) -> Suite:
         tests=("backends", "transactions", "transaction_hooks", "select_for_update", "multiple_database"),
         more=(
             *("schema", "migrations", "introspection", "queries", "bulk_create", "delete", "servers", "test_utils"),
-            *("cache", "sessions_tests", "get_or_create", "raw_query", "force_insert_update", "update", "lookup"),
-            *("aggregation", "expressions", "constraints", "fixtures", "fixtures_regress"),
-            *("handlers", "async", "datatypes", "many_to_many", "prefetch_related", "db_functions", "test_runner"),
-            *("test_client", "requests_tests", "auth_tests", "contenttypes_tests", "admin_utils", "dbshell"),
-            # They want collations that the tests' PostgreSQL does not have.
-            *(() if driver == "psycopg" else ("model_fields", "inspectdb")),
+            *(_MORE_OF_AN_ENGINE if through_engine else ()),
         ),
     )
 

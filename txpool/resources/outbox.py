@@ -25,13 +25,16 @@ LOCKS: Final = 1024
 
 _LOCK = "select number from {locks} where number = ? for update"
 _INSERT = "insert into {table} (id, message_key, payload, is_text) values (?, ?, ?, ?)"
-_WINDOW = "select number, message_key, parked from {table} where number > ? order by number limit ?"
-_READ = "select id, message_key, payload, is_text, attempts, parked from {table} where number = ?"
+_WINDOW = "select number, message_key, parked, delivered_by from {table} where number > ? order by number limit ?"
+_READ = "select id, message_key, payload, is_text, attempts, parked, delivered_by from {table} where number = ?"
 _SKIP_LOCKED = " for update skip locked"
 _EXISTS = "select count(*) from {table} where number = ?"
-_COUNT = "update {table} set attempts = ? where number = ? and attempts = ?"
-_FAIL = "update {table} set parked = ?, error = ? where number = ? and attempts = ?"
-_DELETE = "delete from {table} where number = ? and attempts = ?"
+_AS_BEGUN = "where number = ? and attempts = ? and delivered_by is null"
+_COUNT = "update {table} set attempts = ? " + _AS_BEGUN
+_FAIL = "update {table} set parked = ?, error = ? " + _AS_BEGUN
+_DELIVERED = "update {table} set delivered_by = ? " + _AS_BEGUN
+_DELETE = "delete from {table} " + _AS_BEGUN
+_DELETE_DELIVERED = "delete from {table} where number = ? and delivered_by = ?"
 _STATE = "select count(*), coalesce(sum(parked), 0), {age} from {table}"
 _PARKED = "select id, message_key, attempts, error from {table} where parked = 1 order by number limit ?"
 _RETRY = "update {table} set parked = 0, attempts = 0 where parked = 1"
@@ -49,6 +52,8 @@ class Row:
     #: How often its delivery has begun.
     attempts: int
     parked: bool
+    #: The transaction that has delivered it, if that has other branches; else None.
+    delivered_by: str | None
 
 
 class OutboxTable(ABC):
@@ -108,18 +113,18 @@ class OutboxTable(ABC):
 
     # -- what a relay does --------------------------------------------------------------------------------------
 
-    def window(self, cursor: Any, after: int, limit: int) -> list[tuple[int, str | None, bool]]:
-        """The first messages behind a number: number, key, and whether it is parked."""
+    def window(self, cursor: Any, after: int, limit: int) -> list[tuple[int, str | None, bool, str | None]]:
+        """The first messages behind a number: number, key, whether it is parked, and what has delivered it."""
         rows = self._execute(cursor, _WINDOW, [after, limit]).fetchall()
-        return [(number, key, bool(parked)) for number, key, parked in rows]
+        return [(number, key, bool(parked), delivered_by) for number, key, parked, delivered_by in rows]
 
     def read(self, cursor: Any, number: int) -> Row | None:
         """A message, which the transaction now holds; None if another holds it, or it is gone."""
         found = self._execute(cursor, _READ + (_SKIP_LOCKED if self.locks_rows else ""), [number]).fetchone()
         if found is None:
             return None
-        message, key, payload, is_text, attempts, parked = found
-        return Row(message, key, bytes(payload), bool(is_text), attempts, bool(parked))
+        message, key, payload, is_text, attempts, parked, delivered_by = found
+        return Row(message, key, bytes(payload), bool(is_text), attempts, bool(parked), delivered_by)
 
     def exists(self, cursor: Any, number: int) -> bool:
         """Whether a message is there, whoever holds it."""
@@ -129,14 +134,31 @@ class OutboxTable(ABC):
         """Write that one more delivery than `attempts` begins."""
         self._execute(cursor, _COUNT, [attempts + 1, number, attempts])
 
-    def fail(self, cursor: Any, number: int, attempts: int, error: str, *, parked: bool) -> None:
-        """Write why the last of so many deliveries has failed, and whether there is to be no other."""
-        self._execute(cursor, _FAIL, [int(parked), error, number, attempts])
+    def fail(self, cursor: Any, number: int, attempts: int, error: str, *, parked: bool) -> bool:
+        """Write why the last of so many deliveries has failed, and whether there is to be no other.
+
+        False if the message is not as it was when that began.
+        """
+        return self._changes_one(cursor, _FAIL, [int(parked), error, number, attempts])
 
     def delete(self, cursor: Any, number: int, attempts: int) -> bool:
         """Delete a message; False if it is not as it was when this delivery began."""
-        deleted: int = self._execute(cursor, _DELETE, [number, attempts]).rowcount
-        return deleted == 1
+        return self._changes_one(cursor, _DELETE, [number, attempts])
+
+    def set_delivered(self, cursor: Any, number: int, attempts: int, gtrid: str) -> bool:
+        """Note in a message which transaction delivers it; False if it is not as it was when this delivery began.
+
+        The row is changed, since the lock of a row alone does not outlive a restart of every server.
+        """
+        return self._changes_one(cursor, _DELIVERED, [gtrid, number, attempts])
+
+    def delete_delivered(self, cursor: Any, number: int, gtrid: str) -> bool:
+        """Delete a message that this transaction has delivered; False if it is gone."""
+        return self._changes_one(cursor, _DELETE_DELIVERED, [number, gtrid])
+
+    def _changes_one(self, cursor: Any, statement: str, values: list[Any]) -> bool:
+        changed: int = self._execute(cursor, statement, values).rowcount
+        return changed == 1
 
     # -- what people ask ----------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ _NAMES: Final = {"table": f"main.{_NAME}", "locks": ""}
 _COLUMNS: Final = """
     number integer primary key autoincrement, id text not null, message_key text, payload blob not null,
     is_text integer not null, attempts integer not null default 0, parked integer not null default 0, error text,
+    delivered_by text,
     made_at text not null default current_timestamp
 """
 

@@ -17,6 +17,7 @@ _COLUMNS: Final = """
     number bigint auto_increment primary key, id varchar(36) character set ascii not null,
     message_key text character set utf8mb4, payload longblob not null, is_text int not null,
     attempts int not null default 0, parked int not null default 0, error text character set utf8mb4,
+    delivered_by varchar(64) character set ascii,
     made_at timestamp(6) not null default current_timestamp(6)
 """
 

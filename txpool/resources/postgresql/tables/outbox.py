@@ -20,7 +20,8 @@ _NAMES: Final = {"table": _TABLE, "locks": _LOCKS}
 _COLUMNS: Final = qualified("""
     number bigint generated always as identity primary key, id pg_catalog.text not null, message_key pg_catalog.text,
     payload pg_catalog.bytea not null, is_text integer not null, attempts integer not null default 0,
-    parked integer not null default 0, error pg_catalog.text, made_at pg_catalog.timestamptz not null default now()
+    parked integer not null default 0, error pg_catalog.text, delivered_by pg_catalog.text,
+    made_at pg_catalog.timestamptz not null default now()
 """)
 _FILL: Final = qualified(
     f"insert into {_LOCKS} select n from generate_series(0, {LOCKS - 1}) as it(n) on conflict do nothing"

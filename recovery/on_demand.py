@@ -71,6 +71,7 @@ def _scanned(
         RecoverySettings.load(coordinator.properties),
         datasources=(),
         recovery_modules=(),
+        recovery_outboxes=(),
         recovery_expiry_interval=None,
     )
     with _opened(settings, log) as opened:

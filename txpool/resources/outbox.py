@@ -12,13 +12,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
 from txpool.errors import ProgrammingError
+from txpool.resources.records import ConnectableDatasource
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
+    from txpool.resources.driver.driver import Driver
 
 #: How many locks all keys share. A part of the format: every process must take the same lock for a key.
 LOCKS: Final = 1024
@@ -36,6 +39,7 @@ _DELIVERED = "update {table} set delivered_by = ? " + _AS_BEGUN
 _DELETE = "delete from {table} " + _AS_BEGUN
 _DELETE_DELIVERED = "delete from {table} where number = ? and delivered_by = ?"
 _STATE = "select count(*), coalesce(sum(parked), 0), {age} from {table}"
+_LAST_ERROR = "select error from {table} where parked = 1 order by number desc limit 1"
 _PARKED = "select id, message_key, attempts, error from {table} where parked = 1 order by number limit ?"
 _RETRY = "update {table} set parked = 0, attempts = 0 where parked = 1"
 _RETRY_ONE = f"{_RETRY} and id = ?"
@@ -56,6 +60,24 @@ class Row:
     delivered_by: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class OutboxContent:
+    """What is in an outbox, for who only looks."""
+
+    total: int
+    parked: int
+    #: The seconds since the first message was sent that is not parked; None if there is none.
+    oldest: float | None
+    #: Of the message that was sent last among those that are parked; None if there is none, or it has no error.
+    last_error: str | None
+
+
+class OutboxDatasource(ConnectableDatasource, Protocol):
+    """A datasource, as its outbox uses it."""
+
+    url: str
+
+
 class OutboxTable(ABC):
     """The table of messages. A method with a `cursor` works in that cursor's transaction. Thread-safe."""
 
@@ -68,14 +90,18 @@ class OutboxTable(ABC):
 
     def __init__(self) -> None:
         #: The datasources whose table this process has checked.
-        self._checked: WeakSet[DataSource] = WeakSet()
+        self._checked: WeakSet[OutboxDatasource] = WeakSet()
 
     @abstractmethod
-    def create(self, source: DataSource) -> None:
+    def create(self, source: OutboxDatasource) -> None:
         """Create the table if it does not exist, outside any transaction."""
 
     @abstractmethod
-    def is_there(self, source: DataSource) -> bool:
+    def outside(self, driver: Driver) -> AbstractContextManager[Any]:
+        """A raw connection of its own, in autocommit mode, that is not of the pool."""
+
+    @abstractmethod
+    def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
         """Whether the table exists. Errors: OperationalError or NotSupportedError if it is not one of txpool's."""
 
     @abstractmethod
@@ -83,10 +109,12 @@ class OutboxTable(ABC):
         """The names of the `table` of messages, and of that of the `locks`."""
 
     @contextmanager
-    def opened(self, source: DataSource) -> Iterator[Any]:
+    def opened(self, source: OutboxDatasource) -> Iterator[Any]:
         """A cursor in the ambient transaction; ProgrammingError if there is no table."""
         if source not in self._checked:
-            if not self.is_there(source):
+            with self.outside(source.driver_adapter) as raw:
+                is_there = self.is_there(raw, source.driver_adapter, source.name)
+            if not is_there:
                 raise ProgrammingError(
                     f"datasource {source.name} has no outbox, and nothing was done: make it once, by `txpool outbox "
                     "init` and the datasource's file"
@@ -95,7 +123,17 @@ class OutboxTable(ABC):
         with closing(source.connect()) as connection:
             yield connection.cursor()
 
-    def alone(self, source: DataSource) -> AbstractContextManager[bool]:
+    def look(self, driver: Driver, datasource: str) -> OutboxContent | None:
+        """What is in it; None if there is no table. Each statement is for itself: nothing is held."""
+        with self.outside(driver) as raw:
+            if not self.is_there(raw, driver, datasource):
+                return None
+            with closing(raw.cursor()) as cursor:
+                total, parked, oldest = self.state(cursor)
+                last = self._execute(cursor, _LAST_ERROR, []).fetchone() if parked else None
+        return OutboxContent(total, parked, oldest, None if last is None else last[0])
+
+    def alone(self, source: OutboxDatasource) -> AbstractContextManager[bool]:
         """For as long as a relay works: whether it may. False while another does, if only one can."""
         return nullcontext(True)
 
@@ -185,3 +223,11 @@ class OutboxTable(ABC):
     def spelled(self, statement: str) -> str:
         """The statement as the database gets it."""
         return statement
+
+
+# A cached_property would take a lock, which a fork could leave held.
+@cache
+def outbox_table(part: str) -> OutboxTable:
+    """The table that a resource manager's `outbox` names."""
+    made: OutboxTable = resolve_name(part)()
+    return made

@@ -157,7 +157,8 @@ class Relay:
 
     def _is_alone(self, delivery: Transaction) -> bool:
         """Whether nothing but the outbox's datasource takes part, and no callback can let another one do so yet."""
-        return delivery.datasources == [self._source] and not delivery.may_be_empty
+        others = [each for each in delivery.datasources if each.name != self._source.name]
+        return not others and not delivery.may_be_empty
 
     def _end(self, number: int, gtrid: str) -> DeliveryOutcome:
         """Delete a message that this transaction has delivered, if that has ended in all its datasources."""
@@ -173,6 +174,8 @@ class Relay:
                 logger.info(
                     "outbox of %s: a delivery has not ended, and its key waits. %s: %s", self._source.name, gtrid, why
                 )
+                if len(self._why) >= WINDOW:  # others may have deleted those messages
+                    self._why.clear()
                 self._why[number] = why
             return DeliveryOutcome.WAITS
         self._why.pop(number, None)

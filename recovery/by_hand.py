@@ -16,6 +16,7 @@ from recovery.scan.datasources.datasources import RecoveryDatasources
 from recovery.scan.datasources.discovered import DiscoveredDatasources
 from recovery.scan.datasources.workers import Workers
 from recovery.scan.modules.expiry import Expired, expired
+from recovery.scan.outboxes import OutboxStatus, outboxes
 from recovery.scan.reading import take_snapshot
 from recovery.scan.report import RepeatFilter, ScanRecorder, ScanReport
 from recovery.scan.snapshot import Snapshot
@@ -56,6 +57,11 @@ class OperatorCommands:
             datasources = self._recovery_datasources(log)
             snapshot = self._read_only_snapshot(log, datasources)
             return listing.each_in_doubt(snapshot, datasources, saved.read(log))
+
+    def outboxes(self) -> tuple[OutboxStatus, ...]:
+        """The outboxes that `recovery.outboxes` means, as they are now. Nothing is written. Errors: LogError."""
+        with self._opened() as log:
+            return outboxes(self._recovery_datasources(log), self._settings.recovery_outboxes)
 
     def show(self, gtrid: str) -> listing.InDoubt | None:
         """All that is known of one transaction; None if nothing is. Errors: LogError, ProgrammingError."""

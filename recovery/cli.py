@@ -22,6 +22,7 @@ from recovery.operator.schema import shape
 from recovery.operator.suspension import Suspension
 from recovery.plain import command_of
 from recovery.scan.modules.expiry import Expired, node_of
+from recovery.scan.outboxes import OutboxStatus
 from recovery.scan.report import AlarmKind, ScanReport
 from txpool.commands.options import Version
 from txpool.config.secrets import show_warnings_plainly
@@ -104,19 +105,29 @@ def scan(conf: Conf = _CONF, as_json: AsJson = False) -> None:
     _print_report(report, as_json)
 
 
-@app.command("list", epilog=f"{_json(list[InDoubt])} With --expired: {_shape(list[Expired])}")
+@app.command(
+    "list",
+    epilog=f"{_json(list[InDoubt])} With --expired: {_shape(list[Expired])} "
+    f"With --outboxes: {_shape(list[OutboxStatus])}",
+)
 def list_(
     conf: Conf = _CONF,
     as_json: AsJson = False,
+    *,
     only_expired: Annotated[bool, typer.Option("--expired", help="Show what has expired instead.")] = False,
+    only_outboxes: Annotated[bool, typer.Option("--outboxes", help="Show only the outboxes.")] = False,
     node: Annotated[str, typer.Option(help="Show only the transactions of this node.")] = "",
     limit: Annotated[int | None, typer.Option(min=1, help="Show only so many transactions.")] = None,
 ) -> None:
-    """Show what is in doubt, and what recovery will do with it; nothing is written."""
+    """Show what is in doubt, what recovery will do with it, and the outboxes; nothing is written."""
+    if only_outboxes:
+        _list_outboxes(conf, as_json)
+        return
     with _opened_manager(conf) as manager:
         _print_suspension(manager)
         all_expired = manager.expired()
         found: Iterator[InDoubt] = iter(()) if only_expired else manager.each_in_doubt()
+        outboxes = () if only_expired or as_json else manager.outboxes()
         _print_missing(manager)
     if node:
         found = (each for each in found if each.node == node)
@@ -130,6 +141,8 @@ def list_(
     else:
         nothing = "Nothing is in doubt, as far as the datasources have answered."
         streams.write_texts(map(display.format_short, listed), nothing)
+        if outboxes:
+            _print(display.format_outboxes(outboxes))
     if listed.left_out:
         typer.echo(f"{listed.left_out} more of {listed.count} are not shown (--limit {limit})", err=True)
     if unresolved and not only_expired:
@@ -137,6 +150,13 @@ def list_(
     raise typer.Exit(
         ExitCode.HEURISTIC if unresolved else _exit_code_of_listing(listed.heuristic, listed.attention, manager)
     )
+
+
+def _list_outboxes(conf: Path, as_json: bool) -> None:
+    with _opened_manager(conf) as manager:
+        found = manager.outboxes()
+    _print([asdict(each) for each in found] if as_json else display.format_outboxes(found) or "There is no outbox.")
+    raise typer.Exit(ExitCode.UNREACHABLE if any(each.reason for each in found) else ExitCode.OK)
 
 
 @app.command(epilog=_json(InDoubt))

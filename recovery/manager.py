@@ -15,7 +15,7 @@ from recovery.by_hand import OperatorCommands
 from recovery.operator import suspension
 from recovery.operator.last_scan import LastScan
 from recovery.plugins import instances, named_modules, require_own_file
-from recovery.scan import saved
+from recovery.scan import outboxes, saved
 from recovery.scan.datasources.asking import AskedByWorkers, Asking
 from recovery.scan.datasources.configured import ConfiguredDatasources
 from recovery.scan.datasources.datasources import RecoverableDatasource
@@ -74,6 +74,7 @@ class RecoveryManager(OperatorCommands):
         # Without a file, those that are given are all: a variable adds none.
         paths = () if conf is None and given is not None else settings.datasources
         self._configured = ConfiguredDatasources(given or (), paths)
+        outboxes.require_known(settings.recovery_outboxes, self._configured.all)
         #: Seconds from the end of one scan to the next.
         self.period = settings.recovery_period if period is None else period
         self._backoff = settings.recovery_backoff if backoff is None else backoff
@@ -158,6 +159,7 @@ class RecoveryManager(OperatorCommands):
                 datasources,
                 report,
                 datasources.configured,
+                outboxes=outboxes.outboxes(datasources, self._settings.recovery_outboxes),
                 saved=saved.read(log),
                 seconds=seconds,
                 passes=len(passes),

@@ -14,6 +14,7 @@ from recovery.scan.snapshot import CoordinatorState
 from txpool.config.settings import CoordinatorSettings, RecoverySettings
 from txpool.config.url import is_server
 from txpool.log.base import DecisionLog, IncarnationState
+from txpool.xid import split_gtrid
 
 _DEAD = (CoordinatorState.DEAD.value, CoordinatorState.FENCED.value)
 
@@ -29,22 +30,57 @@ def scan(
     Returns what dead processes have prepared there, and a filter or a suspension leaves alone, each with the reason.
     What is left alone for another reason is logged. Errors: LogError, and those of the configuration.
     """
-    # The file's own datasources and modules are for the process that recovers all.
+    datasources = list(datasources)
+    overview = _scanned(coordinator, log, datasources, backoff)
+    return [] if overview is None else _kept_of_the_dead(overview, {each.name for each in datasources})
+
+
+def why_not_ended(
+    coordinator: CoordinatorSettings, log: DecisionLog, datasources: Iterable[RecoverableDatasource], gtrid: str
+) -> str:
+    """Why a transaction may not have ended everywhere, though it has committed somewhere; empty if it has.
+
+    It has been decided then, and all its branches were prepared. So none is left once all databases in which our nodes
+    prepare have answered, and none lists one. Errors: as of `scan`.
+    """
+    incarnation = split_gtrid(gtrid).incarnation
+    state = incarnations(coordinator, log).get(incarnation)
+    if state is None and not log.expired({incarnation}):
+        return "the process that has delivered it wrote into another decision log: run a relay that has that log"
+    if state is IncarnationState.ALIVE and incarnation != log.incarnation:
+        return "its process lives, and ends it"
+    overview = _scanned(coordinator, log, datasources, 0)
+    if overview is None:
+        return "no scan was completed"
+    left = next((each for each in overview.in_doubt if each.gtrid == gtrid and each.unresolved), None)
+    if left is not None:
+        return "; ".join(f"{each.datasource}: {each.state}" for each in left.branches)
+    if not overview.complete:
+        return f"no answer from {', '.join(overview.report.unreachable) or 'a database that no datasource leads to'}"
+    return ""
+
+
+def _scanned(
+    coordinator: CoordinatorSettings,
+    log: DecisionLog,
+    datasources: Iterable[RecoverableDatasource],
+    backoff: float | None,
+) -> Overview | None:
+    """What one scan has left. Nothing of the file's own datasources and modules: they are for who recovers all."""
     settings = replace(
         RecoverySettings.load(coordinator.properties),
         datasources=(),
         recovery_modules=(),
+        recovery_outboxes=(),
         recovery_expiry_interval=None,
     )
-    datasources = list(datasources)
     with _opened(settings, log) as opened:
         filters = [each for manager in running_for(opened.node) for each in manager.filters]
         manager = RecoveryManager(settings, log=opened, datasources=datasources, backoff=backoff, filters=filters)
         manager.last_scan.alarms.logged = False
         with closing(manager):
             manager.scan()
-            overview = manager.last_scan.overview
-    return [] if overview is None else _kept_of_the_dead(overview, {each.name for each in datasources})
+            return manager.last_scan.overview
 
 
 def incarnations(coordinator: CoordinatorSettings, log: DecisionLog) -> Mapping[str, IncarnationState]:

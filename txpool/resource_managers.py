@@ -41,6 +41,7 @@ BUILT_IN = {
     "pymysql": "txpool.resources.mysql.manager:PYMYSQL",
     "mysqlclient": "txpool.resources.mysql.manager:MYSQLCLIENT",
     "jdbc": "txpool.resources.jdbc.manager:MANAGER",
+    "duckdb": "txpool.resources.duckdb.manager:MANAGER",
 }
 
 

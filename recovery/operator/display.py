@@ -13,6 +13,7 @@ from datetime import datetime
 from recovery.operator.audit import AuditEntry
 from recovery.operator.listing import BranchState, InDoubt
 from recovery.scan.modules.expiry import Expired
+from recovery.scan.outboxes import OutboxStatus, shortened
 from recovery.scan.report import AlarmKind, ScanReport
 from txpool.log.base import Heuristic
 
@@ -52,6 +53,20 @@ def format_report(report: ScanReport) -> str:
         (alarm.subject, ("alarm", str(alarm))) for alarm in report.alarms if alarm.kind not in _SHOWN_BY_OTHER_ROWS
     ]
     return "\n".join([*(_block(title, [row]) for title, row in blocks), str(report)])
+
+
+def format_outboxes(found: Iterable[OutboxStatus]) -> str:
+    """A block for each outbox."""
+    return "\n".join(_block(f"outbox of {each.datasource}", _outbox_rows(each)) for each in found)
+
+
+def _outbox_rows(each: OutboxStatus) -> list[Row]:
+    if each.reason:
+        return [("not read", each.reason)]
+    since = "" if each.oldest is None else f", the oldest for {_age(each.oldest)}"
+    error = f"; last error: {shortened(each.last_error)}" if each.last_error else ""
+    parked = [("parked", f"{each.parked}{error}")] if each.parked else []
+    return [("waiting", f"{each.waiting}{since}"), *parked]
 
 
 def format_unanswered(found: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ from recovery.operator.alarms import Alarms
 from recovery.operator.listing import InDoubt, in_doubt
 from recovery.operator.next_step import OVER
 from recovery.scan.datasources.datasources import RecoverableDatasource, RecoveryDatasources
+from recovery.scan.outboxes import OutboxStatus
 from recovery.scan.report import AlarmKind, ScanReport
 from recovery.scan.saved import SavedDetails
 from recovery.scan.slots import slots
@@ -50,10 +51,15 @@ class Overview:
     datasources: tuple[DatasourceStatus, ...]
     #: Whether every datasource has answered, and every database in which our nodes prepare was reached.
     complete: bool = True
+    outboxes: tuple[OutboxStatus, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """What is in doubt, as plain data for JSON."""
         return {"at": self.at, "in_doubt": [asdict(each) for each in self.in_doubt]}
+
+    def outboxes_as_dict(self) -> dict[str, Any]:
+        """The outboxes, as plain data for JSON."""
+        return {"at": self.at, "outboxes": [asdict(each) for each in self.outboxes]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,7 @@ class LastScan:
         report: ScanReport,
         configured: Iterable[RecoverableDatasource],
         *,
+        outboxes: tuple[OutboxStatus, ...] = (),
         saved: SavedDetails,
         seconds: float,
         passes: int,
@@ -139,7 +146,7 @@ class LastScan:
         before = self.standing
         self.standing = replace(
             before,
-            overview=Overview(time.time(), seconds, passes, report, remaining, tuple(found), complete),
+            overview=Overview(time.time(), seconds, passes, report, remaining, tuple(found), complete, outboxes),
             failure="",
             completed_at=time.monotonic(),
             committed=before.committed + len(report.committed),
@@ -190,6 +197,17 @@ class LastScan:
             if datasource.slots is not None:
                 yield Sample(catalogue.SLOTS, name, datasource.slots.maximum)
                 yield Sample(catalogue.SLOTS_TAKEN, name, datasource.slots.taken)
+        yield from _outbox_samples(overview.outboxes, max(time.time() - overview.at, _LEAST_AGE_SECONDS))
+
+
+def _outbox_samples(outboxes: Iterable[OutboxStatus], since: float) -> Iterator[Sample]:
+    """One that could not be read has no samples. The age is counted on since the scan."""
+    for outbox in outboxes:
+        name = (outbox.datasource,)
+        if outbox.waiting is not None and outbox.parked is not None:
+            yield Sample(catalogue.OUTBOX_WAITING, name, outbox.waiting)
+            yield Sample(catalogue.OUTBOX_PARKED, name, outbox.parked)
+            yield Sample(catalogue.OUTBOX_OLDEST, name, 0.0 if outbox.oldest is None else outbox.oldest + since)
 
 
 #: Recovery does not work once no scan was completed for this many periods and seconds.

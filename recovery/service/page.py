@@ -14,6 +14,7 @@ from string import Template
 
 from recovery.operator.last_scan import DatasourceStatus, Overview, Standing
 from recovery.operator.listing import BranchState, InDoubt
+from recovery.scan.outboxes import OutboxStatus, shortened
 from txpool.pool import PoolStatistics
 from txpool.tm.commit.progress import PhaseTwoProgress
 
@@ -90,6 +91,7 @@ def page(
             _alarms(overview),
             _in_doubt(overview),
             _datasources(overview),
+            _outboxes(overview),
             _last_scan_done(overview),
         ]
     parts.append(_pools(list(pools)))
@@ -210,6 +212,21 @@ def _datasource(status: DatasourceStatus) -> tuple[str, ...]:
         slots = f"{meter}{taken} of {maximum}"
     prepared = str(status.prepared) if status.answered and status.mode == "xa" else ""
     return escape(status.name), status.mode, "not asked" if status.answered is None else answer, prepared, slots
+
+
+def _outboxes(overview: Overview) -> str:
+    rows = map(_outbox, overview.outboxes[:_MOST_SHOWN])
+    names = ("", "waiting", "oldest", "parked", "last error")
+    return _table("Outboxes", names, rows) if overview.outboxes else ""
+
+
+def _outbox(status: OutboxStatus) -> tuple[str, ...]:
+    name = escape(status.datasource)
+    if status.reason:
+        return name, "", "", "", f'<span class="bad-text">not read: {escape(status.reason)}</span>'
+    oldest = "" if status.oldest is None else age(status.oldest)
+    parked = f'<span class="bad-text">{status.parked}</span>' if status.parked else "0"
+    return name, str(status.waiting), oldest, parked, escape(shortened(status.last_error))
 
 
 def _last_scan_done(overview: Overview) -> str:

@@ -83,6 +83,7 @@ class StatusServer:
             ("GET", "/metrics"): self._metrics,
             ("GET", "/healthz"): self._health,
             ("GET", "/api/in-doubt"): self._in_doubt,
+            ("GET", "/api/outboxes"): self._outboxes,
             ("POST", "/api/scan"): self._scan,
         }
         try:
@@ -218,6 +219,11 @@ class StatusServer:
         if self._cached_list is None or self._cached_list[0] is not overview:
             self._cached_list = overview, _list_response(overview)
         return self._cached_list[1]
+
+    def _outboxes(self, _: BaseHTTPRequestHandler) -> Response:
+        overview = self._manager.last_scan.overview
+        found = {"at": None, "outboxes": []} if overview is None else overview.outboxes_as_dict()
+        return Response(json.dumps(found, indent=2), _JSON)
 
     def _scan(self, _: BaseHTTPRequestHandler) -> Response:
         logger.warning("a scan was asked for on the status page")

@@ -1,6 +1,6 @@
 """Senders, relays and receivers are killed: no message is lost, none is applied twice, each key keeps its order.
 
-By default 2,000 messages and 6 kills, chosen by a seed (TXPOOL_CRASH_SEED); with TXPOOL_CRASH_FULL=1, 100,000 and 20.
+By default 300 messages and 4 kills, chosen by a seed (TXPOOL_CRASH_SEED); with TXPOOL_CRASH_FULL=1, 100,000 and 20.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.recovery_site import Site
 from tests.support.waiting import until
 
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
-MESSAGES, KILLS = (100_000, 20) if FULL else (2_000, 6)
+MESSAGES, KILLS = (100_000, 20) if FULL else (300, 4)
 KEYS = 8
 
 _BEGIN = """

@@ -49,7 +49,7 @@ FLOORS = (
     ("txpool.idempotency",),
     ("txpool.datasource",),
     ("txpool.resources.jdbc",),
-    ("txpool.resources.mysql", "txpool.resources.postgresql", "txpool.resources.sqlite"),
+    ("txpool.resources.duckdb", "txpool.resources.mysql", "txpool.resources.postgresql", "txpool.resources.sqlite"),
     ("txpool.dbapi",),
     ("txpool.tm.demarcation",),
     ("txpool.tm",),

@@ -37,6 +37,7 @@ from txpool.resources.marked.branch import MarkedTransaction
 from txpool.resources.marked.branch_rows import BranchRows
 from txpool.resources.marked.cleanup import CleanupQueue
 from txpool.resources.marked.xids import Xids
+from txpool.resources.outbox import OutboxContent, outbox_table
 from txpool.resources.recovery_access import XidsTable
 from txpool.tm.ambient import ambient, live
 from txpool.tm.rules.required import Required, handle_modules
@@ -250,6 +251,14 @@ class DataSource(PoolAdministration, Source):
             return None
         driver = make_driver(self.settings, recovery=True)
         return BranchRows(self.name, driver, self.settings.xa_evidence_table, nodes=nodes, lock_timeout=lock_timeout)
+
+    def look_into_outbox(self) -> OutboxContent | None:
+        """What is in its outbox, as recovery.user if there is one; None if it has none. Nothing is locked or written.
+
+        Errors: the database's own; OperationalError or NotSupportedError if the table is not one of txpool's.
+        """
+        part = self.resource_manager.outbox
+        return None if part is None else outbox_table(part).look(make_driver(self.settings, recovery=True), self.name)
 
     def prepare_location(self, timeout: float | None = None) -> PrepareLocation:
         """The database in which it prepares, and its login role. Errors: as `connect`."""

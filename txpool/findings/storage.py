@@ -40,7 +40,7 @@ def file_system_findings(what: str, kind: str) -> Iterator[Finding]:
         yield failure(
             "storage",
             f"{what} is on a network file system ({kind})",
-            "SQLite's locks and its write-ahead log are not safe there: two processes could both hold a lock",
+            "its locks and its write-ahead log are not safe there: two processes could both hold a lock",
             "move it to a local disk; to share it between hosts, use a database on a server",
         )
     elif kind in _VOLATILE:

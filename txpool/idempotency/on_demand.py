@@ -28,6 +28,19 @@ def recover(datasources: Iterable[Source], *, backoff: float | None = 0) -> list
     return left
 
 
+def why_not_ended(gtrid: str, datasources: Iterable[Source]) -> str:
+    """Why a transaction may not have ended in each of its datasources, though it has committed in one; empty if it has.
+
+    It scans as `recover`, unless another living process is at it. Errors: as of `recover`.
+    """
+    manager = get_manager()
+    if manager.log is None:
+        return "this process has no decision log"
+    able = {each.name: each for each in datasources if each.role in (Role.PREPARED, Role.MARKED)}
+    found: str = resolve_name("recovery.on_demand:why_not_ended")(manager.settings, manager.log, able.values(), gtrid)
+    return found
+
+
 def incarnations() -> Mapping[str, IncarnationState]:
     """The processes of the nodes that this one recovers. Errors: as of `recover`."""
     manager = get_manager()

@@ -297,6 +297,31 @@ SLOTS_TAKEN = Family(
     "Prepared transactions that it holds, anybody's.",
     _DATASOURCE,
 )
+OUTBOX_WAITING = Family(
+    "txpool_outbox_waiting",
+    "txpool.outbox.waiting",
+    MetricKind.GAUGE,
+    "{message}",
+    "Messages of an outbox that are neither delivered nor parked, as the last scan has found them; absent if it could "
+    "not be read.",
+    _DATASOURCE,
+)
+OUTBOX_OLDEST = Family(
+    "txpool_outbox_oldest_seconds",
+    "txpool.outbox.oldest",
+    MetricKind.GAUGE,
+    "s",
+    "How long the oldest of those messages has waited; 0 if there is none.",
+    _DATASOURCE,
+)
+OUTBOX_PARKED = Family(
+    "txpool_outbox_parked",
+    "txpool.outbox.parked",
+    MetricKind.GAUGE,
+    "{message}",
+    "Messages of an outbox that are parked: nobody delivers them before `txpool outbox retry`.",
+    _DATASOURCE,
+)
 ALARMS = Family(
     "txpool_alarms",
     "txpool.recovery.alarms",

@@ -5,14 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from txpool.datasource import find
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.outbox.relay import Relay
-from txpool.resources.outbox import OutboxTable
+from txpool.resources.outbox import outbox_table
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
 
@@ -64,7 +62,7 @@ class Outbox:
                 f"datasource {self._source.name} ({self._source.resource_manager.database}) has no outbox: use one in "
                 "another database of the transaction"
             )
-        self._table = _table(part)
+        self._table = outbox_table(part)
 
     def create(self) -> None:
         """Create the table if it does not exist, outside any transaction. Errors: the database's own."""
@@ -114,12 +112,6 @@ class Outbox:
         """Let the parked message with this id, or all of them, be delivered again; returns how many there were."""
         with transaction(), self._table.opened(self._source) as cursor:
             return self._table.retry(cursor, message)
-
-
-@cache
-def _table(part: str) -> OutboxTable:
-    made: OutboxTable = resolve_name(part)()
-    return made
 
 
 def _check(payload: object, key: object) -> None:

@@ -3,6 +3,10 @@
 What the function does in datasources happens once therefore: it commits with the deletion, or neither does. What it
 does elsewhere happens at least once. How often a delivery has begun is written before it begins, in a transaction of
 its own: so it counts also if the process is killed. Nothing is delivered before an earlier message of its key is gone.
+
+If other datasources take part in a delivery, its transaction does not delete the message, but writes its gtrid there.
+The message is deleted once every branch has ended: a crash may cut phase two off between them, and the next message of
+the key would be applied before this one. Who finds such a row asks the log and the databases, and never the clock.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from txpool.datasource import known
 from txpool.errors import OperationalError, TransactionInDoubt, described
-from txpool.idempotency.on_demand import recover
+from txpool.idempotency.on_demand import recover, why_not_ended
 from txpool.outbox.message import Message
 from txpool.resources.outbox import OutboxTable, Row
 from txpool.tm.demarcation.block import transaction
@@ -23,6 +27,7 @@ from txpool.tm.manager import get_manager
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool.outbox")
 
@@ -30,6 +35,8 @@ logger = logging.getLogger("txpool.outbox")
 WINDOW = 1000
 #: The longest wait before a message is tried again, in seconds; the first is one second, and each is twice the last.
 _LONGEST_WAIT = 60.0
+#: Between two looks whether a delivery has ended.
+_FIRST_WAIT = 1.0
 _MAX_ERROR = 1000
 
 
@@ -37,6 +44,7 @@ class DeliveryOutcome(Enum):
     """What has become of a message that a relay looked at."""
 
     GONE = auto()  #: delivered, here or by another relay
+    ENDED = auto()  #: delivered before, and deleted now
     PARKED = auto()
     WAITS = auto()  #: held by another transaction, in doubt, or to be tried again later
 
@@ -58,6 +66,8 @@ class Relay:
         )
         #: When to try messages again that have failed here, by their numbers.
         self._again: dict[int, float] = {}
+        #: Why messages that are delivered cannot be deleted yet, as last logged, by their numbers.
+        self._why: dict[int, str] = {}
 
     def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Deliver until `stopped()` is true, which is asked between messages. Errors are logged, and it goes on.
@@ -100,13 +110,16 @@ class Relay:
         while not delivered and not stopped():
             with transaction(read_only=True), self._table.opened(self._source) as cursor:
                 window = self._table.window(cursor, after, WINDOW)
-            for number, key, parked in window:
+            for number, key, parked, delivered_by in window:
                 after = number
                 if stopped():
                     break
                 if key in behind:
                     continue
-                outcome = DeliveryOutcome.PARKED if parked else self._attempt(number)
+                if delivered_by is not None:
+                    outcome = self._end(number, delivered_by)
+                else:
+                    outcome = DeliveryOutcome.PARKED if parked else self._attempt(number)
                 delivered += outcome is DeliveryOutcome.GONE
                 if outcome is DeliveryOutcome.WAITS or (outcome is DeliveryOutcome.PARKED and not self._skip_parked):
                     behind.update([key] if key is not None else [])
@@ -120,14 +133,15 @@ class Relay:
         if number in self._again:
             return DeliveryOutcome.WAITS
         begun = self._begin(number)
-        if isinstance(begun, DeliveryOutcome):
-            return begun
-        attempt = begun.attempts + 1
+        return begun if isinstance(begun, DeliveryOutcome) else self._call(number, begun, begun.attempts + 1)
+
+    def _call(self, number: int, begun: Row, attempt: int) -> DeliveryOutcome:
         try:
             with transaction() as delivery:
                 self._hold(number, attempt)
                 self._deliver(Message.of(begun, attempt))
-                self._delete(number, attempt)
+                alone = self._is_alone(delivery)
+                self._take_away(number, attempt, None if alone else delivery.gtrid)
         except _Taken:
             return DeliveryOutcome.WAITS
         except TransactionInDoubt as error:
@@ -135,9 +149,38 @@ class Relay:
             return DeliveryOutcome.WAITS
         except Exception as error:
             return self._failed(number, begun, attempt, error)
-        if delivery.unanswered:
-            self._recover()
+        if not alone and not delivery.unanswered:
+            self._delete_delivered(number, delivery.gtrid)
+        elif not alone and self._end(number, delivery.gtrid) is DeliveryOutcome.WAITS:
+            return DeliveryOutcome.WAITS
         return DeliveryOutcome.GONE
+
+    def _is_alone(self, delivery: Transaction) -> bool:
+        """Whether nothing but the outbox's datasource takes part, and no callback can let another one do so yet."""
+        others = [each for each in delivery.datasources if each.name != self._source.name]
+        return not others and not delivery.may_be_empty
+
+    def _end(self, number: int, gtrid: str) -> DeliveryOutcome:
+        """Delete a message that this transaction has delivered, if that has ended in all its datasources."""
+        if number in self._again:
+            return DeliveryOutcome.WAITS
+        try:
+            why = why_not_ended(gtrid, [*known().values(), self._source])
+        except Exception as error:
+            why = f"that cannot be found out now: {described(error)}"
+        if why:
+            self._again[number] = time.monotonic() + _FIRST_WAIT
+            if self._why.get(number) != why:
+                logger.info(
+                    "outbox of %s: a delivery has not ended, and its key waits. %s: %s", self._source.name, gtrid, why
+                )
+                if len(self._why) >= WINDOW:  # others may have deleted those messages
+                    self._why.clear()
+                self._why[number] = why
+            return DeliveryOutcome.WAITS
+        self._why.pop(number, None)
+        self._delete_delivered(number, gtrid)
+        return DeliveryOutcome.ENDED
 
     def _begin(self, number: int) -> Row | DeliveryOutcome:
         """Count one more delivery. Returns the message as it was before, or what has become of it."""
@@ -145,6 +188,8 @@ class Relay:
             found = self._table.read(cursor, number)
             if found is None:
                 return DeliveryOutcome.WAITS if self._table.exists(cursor, number) else DeliveryOutcome.GONE
+            if found.delivered_by is not None:
+                return DeliveryOutcome.WAITS
             if found.parked:
                 return DeliveryOutcome.PARKED
             if found.attempts >= self._most:  # the last one has not ended, as if the message killed its relay
@@ -162,10 +207,19 @@ class Relay:
         if found is None or found.attempts != attempt:
             raise _Taken(f"message {number} is with another relay")
 
-    def _delete(self, number: int, attempt: int) -> None:
+    def _take_away(self, number: int, attempt: int, gtrid: str | None) -> None:
+        """Within the delivery: delete the message, or write that this transaction has delivered it."""
         with self._table.opened(self._source) as cursor:
-            if not self._table.delete(cursor, number, attempt):
-                raise _Taken(f"message {number} was with another relay")
+            if gtrid is None:
+                is_ours = self._table.delete(cursor, number, attempt)
+            else:
+                is_ours = self._table.set_delivered(cursor, number, attempt, gtrid)
+        if not is_ours:
+            raise _Taken(f"message {number} was with another relay")
+
+    def _delete_delivered(self, number: int, gtrid: str) -> None:
+        with transaction(), self._table.opened(self._source) as cursor:
+            self._table.delete_delivered(cursor, number, gtrid)
 
     def _failed(self, number: int, row: Row, attempt: int, error: Exception) -> DeliveryOutcome:
         parked = attempt >= self._most
@@ -181,8 +235,8 @@ class Relay:
         )
         self._again[number] = time.monotonic() + min(_LONGEST_WAIT, 2.0 ** (attempt - 1))
         with transaction(), self._table.opened(self._source) as cursor:
-            self._table.fail(cursor, number, attempt, text, parked=parked)
-        return DeliveryOutcome.PARKED if parked else DeliveryOutcome.WAITS
+            written = self._table.fail(cursor, number, attempt, text, parked=parked)
+        return DeliveryOutcome.PARKED if parked and written else DeliveryOutcome.WAITS
 
     def _recover(self) -> None:
         """End what a relay that is dead has left prepared: its message is before all others of its key."""

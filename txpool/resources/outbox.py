@@ -12,27 +12,34 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
 from txpool.errors import ProgrammingError
+from txpool.resources.records import ConnectableDatasource
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
+    from txpool.resources.driver.driver import Driver
 
 #: How many locks all keys share. A part of the format: every process must take the same lock for a key.
 LOCKS: Final = 1024
 
 _LOCK = "select number from {locks} where number = ? for update"
 _INSERT = "insert into {table} (id, message_key, payload, is_text) values (?, ?, ?, ?)"
-_WINDOW = "select number, message_key, parked from {table} where number > ? order by number limit ?"
-_READ = "select id, message_key, payload, is_text, attempts, parked from {table} where number = ?"
+_WINDOW = "select number, message_key, parked, delivered_by from {table} where number > ? order by number limit ?"
+_READ = "select id, message_key, payload, is_text, attempts, parked, delivered_by from {table} where number = ?"
 _SKIP_LOCKED = " for update skip locked"
 _EXISTS = "select count(*) from {table} where number = ?"
-_COUNT = "update {table} set attempts = ? where number = ? and attempts = ?"
-_FAIL = "update {table} set parked = ?, error = ? where number = ? and attempts = ?"
-_DELETE = "delete from {table} where number = ? and attempts = ?"
+_AS_BEGUN = "where number = ? and attempts = ? and delivered_by is null"
+_COUNT = "update {table} set attempts = ? " + _AS_BEGUN
+_FAIL = "update {table} set parked = ?, error = ? " + _AS_BEGUN
+_DELIVERED = "update {table} set delivered_by = ? " + _AS_BEGUN
+_DELETE = "delete from {table} " + _AS_BEGUN
+_DELETE_DELIVERED = "delete from {table} where number = ? and delivered_by = ?"
 _STATE = "select count(*), coalesce(sum(parked), 0), {age} from {table}"
+_LAST_ERROR = "select error from {table} where parked = 1 order by number desc limit 1"
 _PARKED = "select id, message_key, attempts, error from {table} where parked = 1 order by number limit ?"
 _RETRY = "update {table} set parked = 0, attempts = 0 where parked = 1"
 _RETRY_ONE = f"{_RETRY} and id = ?"
@@ -49,6 +56,26 @@ class Row:
     #: How often its delivery has begun.
     attempts: int
     parked: bool
+    #: The transaction that has delivered it, if that has other branches; else None.
+    delivered_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxContent:
+    """What is in an outbox, for who only looks."""
+
+    total: int
+    parked: int
+    #: The seconds since the first message was sent that is not parked; None if there is none.
+    oldest: float | None
+    #: Of the message that was sent last among those that are parked; None if there is none, or it has no error.
+    last_error: str | None
+
+
+class OutboxDatasource(ConnectableDatasource, Protocol):
+    """A datasource, as its outbox uses it."""
+
+    url: str
 
 
 class OutboxTable(ABC):
@@ -63,14 +90,18 @@ class OutboxTable(ABC):
 
     def __init__(self) -> None:
         #: The datasources whose table this process has checked.
-        self._checked: WeakSet[DataSource] = WeakSet()
+        self._checked: WeakSet[OutboxDatasource] = WeakSet()
 
     @abstractmethod
-    def create(self, source: DataSource) -> None:
+    def create(self, source: OutboxDatasource) -> None:
         """Create the table if it does not exist, outside any transaction."""
 
     @abstractmethod
-    def is_there(self, source: DataSource) -> bool:
+    def outside(self, driver: Driver) -> AbstractContextManager[Any]:
+        """A raw connection of its own, in autocommit mode, that is not of the pool."""
+
+    @abstractmethod
+    def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
         """Whether the table exists. Errors: OperationalError or NotSupportedError if it is not one of txpool's."""
 
     @abstractmethod
@@ -78,10 +109,12 @@ class OutboxTable(ABC):
         """The names of the `table` of messages, and of that of the `locks`."""
 
     @contextmanager
-    def opened(self, source: DataSource) -> Iterator[Any]:
+    def opened(self, source: OutboxDatasource) -> Iterator[Any]:
         """A cursor in the ambient transaction; ProgrammingError if there is no table."""
         if source not in self._checked:
-            if not self.is_there(source):
+            with self.outside(source.driver_adapter) as raw:
+                is_there = self.is_there(raw, source.driver_adapter, source.name)
+            if not is_there:
                 raise ProgrammingError(
                     f"datasource {source.name} has no outbox, and nothing was done: make it once, by `txpool outbox "
                     "init` and the datasource's file"
@@ -90,7 +123,17 @@ class OutboxTable(ABC):
         with closing(source.connect()) as connection:
             yield connection.cursor()
 
-    def alone(self, source: DataSource) -> AbstractContextManager[bool]:
+    def look(self, driver: Driver, datasource: str) -> OutboxContent | None:
+        """What is in it; None if there is no table. Each statement is for itself: nothing is held."""
+        with self.outside(driver) as raw:
+            if not self.is_there(raw, driver, datasource):
+                return None
+            with closing(raw.cursor()) as cursor:
+                total, parked, oldest = self.state(cursor)
+                last = self._execute(cursor, _LAST_ERROR, []).fetchone() if parked else None
+        return OutboxContent(total, parked, oldest, None if last is None else last[0])
+
+    def alone(self, source: OutboxDatasource) -> AbstractContextManager[bool]:
         """For as long as a relay works: whether it may. False while another does, if only one can."""
         return nullcontext(True)
 
@@ -108,18 +151,18 @@ class OutboxTable(ABC):
 
     # -- what a relay does --------------------------------------------------------------------------------------
 
-    def window(self, cursor: Any, after: int, limit: int) -> list[tuple[int, str | None, bool]]:
-        """The first messages behind a number: number, key, and whether it is parked."""
+    def window(self, cursor: Any, after: int, limit: int) -> list[tuple[int, str | None, bool, str | None]]:
+        """The first messages behind a number: number, key, whether it is parked, and what has delivered it."""
         rows = self._execute(cursor, _WINDOW, [after, limit]).fetchall()
-        return [(number, key, bool(parked)) for number, key, parked in rows]
+        return [(number, key, bool(parked), delivered_by) for number, key, parked, delivered_by in rows]
 
     def read(self, cursor: Any, number: int) -> Row | None:
         """A message, which the transaction now holds; None if another holds it, or it is gone."""
         found = self._execute(cursor, _READ + (_SKIP_LOCKED if self.locks_rows else ""), [number]).fetchone()
         if found is None:
             return None
-        message, key, payload, is_text, attempts, parked = found
-        return Row(message, key, bytes(payload), bool(is_text), attempts, bool(parked))
+        message, key, payload, is_text, attempts, parked, delivered_by = found
+        return Row(message, key, bytes(payload), bool(is_text), attempts, bool(parked), delivered_by)
 
     def exists(self, cursor: Any, number: int) -> bool:
         """Whether a message is there, whoever holds it."""
@@ -129,14 +172,31 @@ class OutboxTable(ABC):
         """Write that one more delivery than `attempts` begins."""
         self._execute(cursor, _COUNT, [attempts + 1, number, attempts])
 
-    def fail(self, cursor: Any, number: int, attempts: int, error: str, *, parked: bool) -> None:
-        """Write why the last of so many deliveries has failed, and whether there is to be no other."""
-        self._execute(cursor, _FAIL, [int(parked), error, number, attempts])
+    def fail(self, cursor: Any, number: int, attempts: int, error: str, *, parked: bool) -> bool:
+        """Write why the last of so many deliveries has failed, and whether there is to be no other.
+
+        False if the message is not as it was when that began.
+        """
+        return self._changes_one(cursor, _FAIL, [int(parked), error, number, attempts])
 
     def delete(self, cursor: Any, number: int, attempts: int) -> bool:
         """Delete a message; False if it is not as it was when this delivery began."""
-        deleted: int = self._execute(cursor, _DELETE, [number, attempts]).rowcount
-        return deleted == 1
+        return self._changes_one(cursor, _DELETE, [number, attempts])
+
+    def set_delivered(self, cursor: Any, number: int, attempts: int, gtrid: str) -> bool:
+        """Note in a message which transaction delivers it; False if it is not as it was when this delivery began.
+
+        The row is changed, since the lock of a row alone does not outlive a restart of every server.
+        """
+        return self._changes_one(cursor, _DELIVERED, [gtrid, number, attempts])
+
+    def delete_delivered(self, cursor: Any, number: int, gtrid: str) -> bool:
+        """Delete a message that this transaction has delivered; False if it is gone."""
+        return self._changes_one(cursor, _DELETE_DELIVERED, [number, gtrid])
+
+    def _changes_one(self, cursor: Any, statement: str, values: list[Any]) -> bool:
+        changed: int = self._execute(cursor, statement, values).rowcount
+        return changed == 1
 
     # -- what people ask ----------------------------------------------------------------------------------------
 
@@ -163,3 +223,11 @@ class OutboxTable(ABC):
     def spelled(self, statement: str) -> str:
         """The statement as the database gets it."""
         return statement
+
+
+# A cached_property would take a lock, which a fork could leave held.
+@cache
+def outbox_table(part: str) -> OutboxTable:
+    """The table that a resource manager's `outbox` names."""
+    made: OutboxTable = resolve_name(part)()
+    return made

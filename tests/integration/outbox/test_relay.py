@@ -102,6 +102,34 @@ def test_a_delivery_that_killed_its_relay_counts(place: Place) -> None:
     assert [(each.attempts, each.error) for each in outbox.parked()] == [(2, "no delivery of it has ended")]
 
 
+def test_one_that_is_interrupted_behind_its_commit_is_delivered(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next relay finds that its delivery has ended in all databases, and delivers it no more."""
+    if place.kind == "sqlite":
+        pytest.skip("a delivery there has one datasource")
+    place.send("a1", "a2", key="a")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as struck, pytest.raises(KeyboardInterrupt):
+        struck.setattr(relays.Relay, "_delete_delivered", interrupted)
+        place.outbox.relay(place.apply).deliver_all()
+    assert (place.applied(), place.left()) == (["a1"], 2)
+    assert place.outbox.relay(place.apply).deliver_all() == 1
+    assert (place.applied(), place.left()) == (["a1", "a2"], 0)
+
+
+def test_one_that_another_log_decided_waits(place: Place) -> None:
+    """Nobody here can tell whether that has ended."""
+    place.send("a1", "a2", key="a")
+    place.send("b1", key="b")
+    table = "txpool_spark.outbox" if place.kind == "postgresql" else "txpool_outbox"
+    (first,) = (number for (number,) in place.sql("orders", f"select min(number) from {table}"))
+    place.sql("orders", f"update {table} set delivered_by = 'txp1:other:abcdefghijkl:1' where number = {first}")
+    assert place.outbox.relay(place.apply).deliver_all() == 1
+    assert place.applied() == ["b1"]
+
+
 def test_two_relays_keep_the_order_of_a_key(place: Place) -> None:
     place.send("a1", "a2", key="a")
     place.send("b1", key="b")

@@ -109,7 +109,9 @@ def test_a_missing_driver_is_told_with_what_installs_it(install: Install) -> Non
 
 def test_an_unknown_one_is_refused_with_those_that_there_are(install: Install) -> None:
     install(another="a.package:MANAGER")
-    with pytest.raises(ConfigurationError, match="psycopg or sqlite3 or pymysql or mysqlclient or jdbc or another"):
+    with pytest.raises(
+        ConfigurationError, match="psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or another"
+    ):
         DataSourceSettings.load(name="a", driver="oracle", url="oracle://a/b")
 
 
@@ -131,6 +133,7 @@ def test_a_damaged_package_changes_nothing_for_others(install: Install, value: s
         "SQLite",
         *["MariaDB or MySQL"] * 2,
         "JDBC",
+        "DuckDB",
     ]
 
 
@@ -153,7 +156,7 @@ def test_damaged_metadata_leaves_ours(install: Install, monkeypatch: pytest.Monk
         raise TypeError("a line of somebody's metadata")
 
     monkeypatch.setattr(resource_managers, "entry_points", raising)
-    assert list(DRIVERS) == ["psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc"]
+    assert list(DRIVERS) == ["psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc", "duckdb"]
     assert of_url("elsewhere://host/database") is None
 
 
@@ -168,6 +171,7 @@ def test_a_url_alone_is_no_use_of_a_package(install: Install) -> None:
         "pymysql",
         "mysqlclient",
         "jdbc",
+        "duckdb",
     ]
 
 
@@ -183,7 +187,7 @@ def test_a_package_that_comes_later_is_found(install: Install) -> None:
 
 def test_a_package_that_comes_later_is_found_by_a_file_that_names_it(install: Install) -> None:
     install()
-    assert list(DRIVERS) == ["psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc"]
+    assert list(DRIVERS) == ["psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc", "duckdb"]
     entry = EntryPoint("missing", f"{__name__}:MISSING", GROUP)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resource_managers, "entry_points", lambda group: [entry])

@@ -12,6 +12,7 @@ _CLASSES = {
     "right": "their names, or dotted paths of classes",
 }
 _PUBLIC = {"pattern": "healthz|metrics", "right": "healthz, metrics or both"}
+_OUTBOXES = {"pattern": r"\*|[A-Za-z0-9_.-]{1,32}", "right": "* alone, none, or names of datasources"}
 _FACTORIES = {"pattern": FUNCTION, "right": "modules and their functions, package.module:function"}
 
 COORDINATOR_KEYS = (
@@ -112,6 +113,14 @@ RECOVERY_KEYS = (
         None,
         "Modules of your own that each pass runs after its own: package.module:function, which makes one.",
         _FACTORIES,
+    ),
+    Key(
+        "recovery.outboxes",
+        "names",
+        "*",
+        "The datasources whose outboxes are shown, with commas between them. *: those whose files have outbox.deliver. "
+        "none: no outbox is looked into.",
+        _OUTBOXES,
     ),
     Key(
         "recovery.expiry.interval",

@@ -29,6 +29,8 @@ class RecoverySettings(CoordinatorSettings):
     #: The logins by which recovery may reach datasources that were made in code.
     recovery_noted: tuple[AllowedLogin, ...]
     recovery_modules: tuple[str, ...]
+    #: The datasources whose outboxes are looked into.
+    recovery_outboxes: tuple[str, ...]
     recovery_expiry_interval: float | None
     recovery_expiry_skip_first: bool
     recovery_expiry_scanners: tuple[str, ...]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError
-from txpool.findings import storage
+from txpool.findings.database_file import file_findings, missing_file, wrong_table
 from txpool.findings.finding import Finding, failure, ok, warning
-from txpool.findings.marks import COLUMNS, CREATE, IS_MARK, mark_count, missing_columns
+from txpool.findings.marks import IS_MARK, mark_count
 from txpool.resources.base import Role
 from txpool.resources.sqlite.driver import SQLiteDriver
 
@@ -25,18 +25,11 @@ _LEVELS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 def findings(settings: DataSourceSettings) -> Iterator[Finding]:
     """As `ResourceManager.findings`, about the file that the url names."""
     path = Path(settings.url.removeprefix("sqlite:///"))
-    missing = _missing(path, settings)
+    missing = missing_file(path, marked=Role(settings.mode) is Role.MARKED)
     if missing is not None:
         yield missing
         return
-    yield from storage.storage_findings("the database", path)
-    if storage.others_may_write(path):
-        yield warning(
-            "permissions",
-            f"everybody on this machine may write {path}",
-            "a program that changes a mark changes the outcome of a transaction",
-            f"chmod o-w {path}",
-        )
+    yield from file_findings(path)
     try:
         raw = SQLiteDriver(settings, recovery=True).connect()
     except ConfigurationError:
@@ -78,23 +71,6 @@ def unreadable(path: Path, error: BaseException | None) -> Finding:
     return failure("connection", f"{path}: {error}")
 
 
-def _missing(path: Path, settings: DataSourceSettings) -> Finding | None:
-    if path.is_file():
-        return None
-    if path.exists():
-        return failure("connection", f"{path} is not a file", do="name a file in the url")
-    if not path.parent.is_dir():
-        return failure("connection", f"there is no folder {path.parent}", do=f"mkdir -p {path.parent}, or correct url")
-    if Role(settings.mode) is Role.MARKED:
-        return failure("connection", f"{path} does not exist", "an empty database has no table of marks", CREATE)
-    return warning(
-        "connection",
-        f"{path} does not exist",
-        "the first connection would create it, empty",
-        "correct url if it is a typo",
-    )
-
-
 def _opened(raw: SQLiteRawConnection, path: Path, settings: DataSourceSettings) -> Iterator[Finding]:
     (journal,) = raw.execute("pragma journal_mode").fetchone()
     (level,) = raw.execute("pragma synchronous").fetchone()
@@ -127,21 +103,9 @@ def _table(raw: SQLiteRawConnection, name: str) -> Iterator[Finding]:
     with closing(raw.cursor()) as cursor:
         prefix = f"{schema}." if schema else ""
         columns = {row[1]: row for row in cursor.execute(f"pragma {prefix}table_info({relation})")}
-        if not columns:
-            yield failure("table", f"there is no table {name}", "it holds the decision of each transaction", CREATE)
-            return
-        lacking = [column for column in COLUMNS if column not in columns]
-        if lacking:
-            yield missing_columns(name, lacking, CREATE)
-            return
-        if not _keyed(cursor, prefix, relation, columns):
-            yield failure(
-                "table",
-                f"{name} has no unique key on xid alone",
-                "it could hold a decision and recovery's abort record of the same transaction: one database would "
-                "commit, and another roll back",
-                f"CREATE UNIQUE INDEX {relation}_xid ON {relation} (xid);",
-            )
+        wrong = wrong_table(name, columns, keyed=lambda: _keyed(cursor, prefix, relation, columns))
+        if wrong is not None:
+            yield wrong
             return
         problems = [row[0] for row in cursor.execute(f"pragma {prefix}quick_check({relation})")]
         if problems != ["ok"]:

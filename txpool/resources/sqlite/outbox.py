@@ -5,15 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import translated
-from txpool.resources.outbox import OutboxTable
+from txpool.resources.outbox import OutboxDatasource, OutboxTable
 from txpool.resources.records import FORMAT, require_format
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
+    from txpool.resources.driver.driver import Driver
 
 _NAME: Final = "txpool_outbox"
 _NAMES: Final = {"table": f"main.{_NAME}", "locks": ""}
@@ -21,6 +21,7 @@ _NAMES: Final = {"table": f"main.{_NAME}", "locks": ""}
 _COLUMNS: Final = """
     number integer primary key autoincrement, id text not null, message_key text, payload blob not null,
     is_text integer not null, attempts integer not null default 0, parked integer not null default 0, error text,
+    delivered_by text,
     made_at text not null default current_timestamp
 """
 
@@ -32,23 +33,25 @@ class SQLiteOutbox(OutboxTable):
     age = "(julianday('now') - julianday(min(case when parked = 0 then made_at end))) * 86400"
     locks_rows = False
 
-    def create(self, source: DataSource) -> None:
-        with _outside_pool(source) as raw:
+    def create(self, source: OutboxDatasource) -> None:
+        with _outside_pool(source.driver_adapter) as raw:
             raw.execute("pragma query_only = off")
             # SQLite keeps the text of the statement, and in it the format.
             raw.execute(f"create table if not exists {_NAMES['table']} (/* {FORMAT} */ {_COLUMNS})")
 
-    def is_there(self, source: DataSource) -> bool:
-        with _outside_pool(source) as raw:
-            found = raw.execute("select sql from main.sqlite_master where name = ?", [_NAME]).fetchone()
+    def outside(self, driver: Driver) -> AbstractContextManager[Any]:
+        return _outside_pool(driver)
+
+    def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
+        found = raw.execute("select sql from main.sqlite_master where name = ?", [_NAME]).fetchone()
         if found is not None:
             require_format(_NAMES["table"], found[0])
         return found is not None
 
     @contextmanager
-    def alone(self, source: DataSource) -> Iterator[bool]:
+    def alone(self, source: OutboxDatasource) -> Iterator[bool]:
         """A lock on a file beside the database, which the system releases when its process has ended."""
-        path = os.path.realpath(source.settings.url.removeprefix("sqlite:///"))
+        path = os.path.realpath(source.url.removeprefix("sqlite:///"))
         with open(f"{path}-outbox", "ab") as file:
             yield _locked(file.fileno())
 
@@ -65,6 +68,6 @@ def _locked(descriptor: int) -> bool:
 
 
 @contextmanager
-def _outside_pool(source: DataSource) -> Iterator[Any]:
-    with closing(source.driver_adapter.connect()) as raw, translated():
+def _outside_pool(driver: Driver) -> Iterator[Any]:
+    with closing(driver.connect()) as raw, translated():
         yield raw

@@ -284,7 +284,10 @@ class Completion:
                 result.interrupt = result.interrupt or in_callbacks
         except BaseException as interrupt:  # the outcome stands
             result.interrupt = result.interrupt or interrupt
-            self._settle(result, coordinator)
+            try:
+                self._settle(result, coordinator)
+            except BaseException:  # a second one: those whom it concerns are told all the same
+                self._settle(result, coordinator)
         return result
 
     def _waits_in_loop(self) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.mysql.tables.own_tables import create_table, database_of, is_ours, require_database
 from txpool.resources.mysql.tables.records import outside_pool
-from txpool.resources.outbox import LOCKS, OutboxTable
+from txpool.resources.outbox import LOCKS, OutboxDatasource, OutboxTable
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
+    from txpool.resources.driver.driver import Driver
 
 _TABLE: Final = "txpool_outbox"
 _LOCKS: Final = "txpool_outbox_locks"
@@ -17,6 +18,7 @@ _COLUMNS: Final = """
     number bigint auto_increment primary key, id varchar(36) character set ascii not null,
     message_key text character set utf8mb4, payload longblob not null, is_text int not null,
     attempts int not null default 0, parked int not null default 0, error text character set utf8mb4,
+    delivered_by varchar(64) character set ascii,
     made_at timestamp(6) not null default current_timestamp(6)
 """
 
@@ -27,18 +29,20 @@ class MySQLOutbox(OutboxTable):
     parameter = "%s"
     age = "timestampdiff(second, min(case when parked = 0 then made_at end), current_timestamp(6))"
 
-    def create(self, source: DataSource) -> None:
-        with outside_pool(source) as raw:
+    def create(self, source: OutboxDatasource) -> None:
+        with outside_pool(source.driver_adapter) as raw:
             require_database(raw, source.name)
             raw.session.run("set session transaction read write")
             create_table(raw.session, _LOCKS, "number int primary key")
             raw.session.run(f"insert ignore into {_LOCKS} values {', '.join(f'({n})' for n in range(LOCKS))}")
             create_table(raw.session, _TABLE, _COLUMNS)
 
-    def is_there(self, source: DataSource) -> bool:
-        with outside_pool(source) as raw:
-            require_database(raw, source.name)
-            return is_ours(raw.session, _LOCKS) and is_ours(raw.session, _TABLE)
+    def outside(self, driver: Driver) -> AbstractContextManager[Any]:
+        return outside_pool(driver)
+
+    def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
+        require_database(raw, datasource)
+        return is_ours(raw.session, _LOCKS) and is_ours(raw.session, _TABLE)
 
     def names(self, cursor: Any) -> dict[str, str]:
         database = database_of(cursor)

@@ -15,6 +15,7 @@ from txpool.resources.mysql.tables.own_tables import NO_TABLE, create_table, dat
 from txpool.resources.records import ConnectableDatasource, EarlierRun, RecordsTable
 
 if TYPE_CHECKING:
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.driver.raw import SqlCursor
 
 _NAME: Final = "txpool_spark_writes"
@@ -64,17 +65,17 @@ class MySQLRecords(RecordsTable):
                 raise
 
     def create(self, source: ConnectableDatasource, cursor: SqlCursor | None) -> None:
-        with outside_pool(source) as raw:
+        with outside_pool(source.driver_adapter) as raw:
             require_database(raw, source.name)
             raw.session.run("set session transaction read write")  # its transaction may write, whatever the default is
             create_table(raw.session, _NAME, _COLUMNS)
 
     def may_be_prepared(self, source: ConnectableDatasource) -> bool:
-        with outside_pool(source) as raw:
+        with outside_pool(source.driver_adapter) as raw:
             return bool(xa.listed(raw.session))
 
     def read_outside(self, source: ConnectableDatasource, transaction_id: str, target: str) -> EarlierRun | None:
-        with outside_pool(source) as raw:
+        with outside_pool(source.driver_adapter) as raw:
             return self.read(source.driver_adapter.cursor_class(raw), transaction_id, target)  # type: ignore[attr-defined]
 
     def insert(self, cursor: SqlCursor, record: list[Any], lock_timeout: int) -> bool | None:
@@ -138,9 +139,9 @@ class MySQLRecords(RecordsTable):
 
 
 @contextmanager
-def outside_pool(source: ConnectableDatasource) -> Iterator[Any]:
+def outside_pool(driver: Driver) -> Iterator[Any]:
     """A connection in autocommit mode that is not of the pool, whose connections may all be in use by waiters."""
-    with closing(source.driver_adapter.connect()) as raw, translated():
+    with closing(driver.connect()) as raw, translated():
         raw.session.run("set autocommit = 1")
         raw.autocommit_mode = True
         yield raw

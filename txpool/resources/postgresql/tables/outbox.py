@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
-from txpool.resources.outbox import LOCKS, OutboxTable
+from txpool.resources.outbox import LOCKS, OutboxDatasource, OutboxTable
 from txpool.resources.postgresql.qualified import qualified, spelled
 from txpool.resources.postgresql.tables.records import create_outside_pool, create_table, outside_pool
 from txpool.resources.postgresql.tables.staging import SCHEMA, create_schema
@@ -12,7 +13,7 @@ from txpool.resources.postgresql.tables.trust import require_relations
 from txpool.resources.records import require_format
 
 if TYPE_CHECKING:
-    from txpool.datasource import DataSource
+    from txpool.resources.driver.driver import Driver
 
 _TABLE: Final = f"{SCHEMA}.outbox"
 _LOCKS: Final = f"{SCHEMA}.outbox_locks"
@@ -20,7 +21,8 @@ _NAMES: Final = {"table": _TABLE, "locks": _LOCKS}
 _COLUMNS: Final = qualified("""
     number bigint generated always as identity primary key, id pg_catalog.text not null, message_key pg_catalog.text,
     payload pg_catalog.bytea not null, is_text integer not null, attempts integer not null default 0,
-    parked integer not null default 0, error pg_catalog.text, made_at pg_catalog.timestamptz not null default now()
+    parked integer not null default 0, error pg_catalog.text, delivered_by pg_catalog.text,
+    made_at pg_catalog.timestamptz not null default now()
 """)
 _FILL: Final = qualified(
     f"insert into {_LOCKS} select n from generate_series(0, {LOCKS - 1}) as it(n) on conflict do nothing"
@@ -36,7 +38,7 @@ class PostgreSQLOutbox(OutboxTable):
     parameter = "%s"
     age = "extract(epoch from (now() - min(case when parked = 0 then made_at end)))"
 
-    def create(self, source: DataSource) -> None:
+    def create(self, source: OutboxDatasource) -> None:
         create_outside_pool(source, self._create_over)
 
     def _create_over(self, connection: Any) -> None:
@@ -47,14 +49,16 @@ class PostgreSQLOutbox(OutboxTable):
         cursor.execute(_FILL)
         create_table(cursor, _TABLE, _COLUMNS)
 
-    def is_there(self, source: DataSource) -> bool:
-        with outside_pool(source) as connection:
-            cursor = connection.cursor()
-            require_relations(cursor, _TABLE, _LOCKS)
-            found = cursor.execute(_DESCRIBED, [_TABLE]).fetchone()
-            if found is not None:
-                require_format(_TABLE, found[0])
-            return found is not None
+    def outside(self, driver: Driver) -> AbstractContextManager[Any]:
+        return outside_pool(driver)
+
+    def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
+        cursor = raw.cursor()
+        require_relations(cursor, _TABLE, _LOCKS, roles=driver.roles)
+        found = cursor.execute(_DESCRIBED, [_TABLE]).fetchone()
+        if found is not None:
+            require_format(_TABLE, found[0])
+        return found is not None
 
     def names(self, cursor: Any) -> dict[str, str]:
         return _NAMES

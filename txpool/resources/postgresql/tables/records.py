@@ -17,6 +17,7 @@ from txpool.resources.records import FORMAT, ConnectableDatasource, EarlierRun, 
 from txpool.xid import PREFIX
 
 if TYPE_CHECKING:
+    from txpool.resources.driver.driver import Driver
     from txpool.resources.driver.raw import SqlCursor
 
 _PREPARED: LiteralString = qualified(
@@ -62,11 +63,11 @@ class PostgreSQLRecords(RecordsTable):
                 raise
 
     def may_be_prepared(self, source: ConnectableDatasource) -> bool:
-        with outside_pool(source) as connection:
+        with outside_pool(source.driver_adapter) as connection:
             return bool(connection.cursor().execute(_PREPARED, [f"{PREFIX}:"]).fetchone()[0])
 
     def read_outside(self, source: ConnectableDatasource, transaction_id: str, target: str) -> EarlierRun | None:
-        with outside_pool(source) as connection:
+        with outside_pool(source.driver_adapter) as connection:
             return self.read(connection.cursor(), transaction_id, target)
 
     def create(self, source: ConnectableDatasource, cursor: SqlCursor) -> None:
@@ -86,7 +87,7 @@ class PostgreSQLRecords(RecordsTable):
             cursor.execute(f"alter table {self.table} add column if not exists batch bigint")
 
     def _require_ours(self, source: ConnectableDatasource) -> None:
-        with outside_pool(source) as connection:
+        with outside_pool(source.driver_adapter) as connection:
             cursor = connection.cursor()
             require_relations(cursor, self.table)
             _, description = cursor.execute(_DESCRIBED, [self.table]).fetchone()
@@ -126,7 +127,7 @@ def create_table(cursor: SqlCursor, table: str, columns: str) -> None:
 
 def create_outside_pool(source: ConnectableDatasource, create: Callable[[Any], None]) -> None:
     """Have `create(connection)` make a table, or check the one that another process has made meanwhile."""
-    with outside_pool(source) as connection:
+    with outside_pool(source.driver_adapter) as connection:
         try:
             create(connection)
         except MADE_MEANWHILE:
@@ -134,8 +135,8 @@ def create_outside_pool(source: ConnectableDatasource, create: Callable[[Any], N
 
 
 @contextmanager
-def outside_pool(source: ConnectableDatasource) -> Iterator[Any]:
+def outside_pool(driver: Driver) -> Iterator[Any]:
     """A connection in autocommit mode that is not of the pool, whose connections may all be in use by waiters."""
-    with closing(source.driver_adapter.connect()) as raw, translated():
+    with closing(driver.connect()) as raw, translated():
         raw.autocommit = True
         yield raw

@@ -1,0 +1,1 @@
+"""DuckDB: a marked database in a file that one process has open at a time."""

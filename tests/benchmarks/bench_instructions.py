@@ -6,10 +6,10 @@ the difference between N and 2N transactions, so that what the runs have in comm
 rounds. The numbers change with Python, libpq and the processor. The ratio hardly changes but with the version of
 Python, so it is kept for each driver and version in `instructions.toml`: with --check, one that has grown by more than
 3 % is an error. A version without kept ratios is compared with the largest of the others. The times are medians, taken
-in turn without callgrind, over servers on the disk; where the machine is busy, they tell little. Over psycopg the
-databases are PostgreSQL's, over the other drivers MariaDB's.
+in turn without callgrind, over servers on the disk; if the machine is busy, they tell little, and --check takes none.
+Over psycopg the databases are PostgreSQL's, over the other drivers MariaDB's.
 
-    python tests/benchmarks/bench_instructions.py [--driver psycopg|pymysql|mysqlclient] [--check | --keep]
+    python tests/benchmarks/bench_instructions.py [--driver psycopg pymysql mysqlclient] [--check | --keep]
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import zip_longest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -98,20 +100,24 @@ def unguarded(ratios: Ratios, kept: Ratios) -> list[str]:
     ]
 
 
-def _count(driver: str, server: Server) -> dict[str, list[list[float]]]:
-    """By variant, what `per_transaction` returns."""
-    # The hashes of texts decide how dictionaries collide.
-    environment = os.environ | {PASSWORD: server.password, "PYTHONHASHSEED": "0"}
+def _count(servers: Mapping[str, Server]) -> dict[str, dict[str, list[list[float]]]]:
+    """By driver and variant, what `per_transaction` returns."""
 
-    def measure(variant: str) -> list[list[float]]:
+    def measure(job: tuple[str, str]) -> list[list[float]]:
+        driver, variant = job
+        server = servers[driver]
+        # The hashes of texts decide how dictionaries collide.
+        environment = os.environ | {PASSWORD: server.password, "PYTHONHASHSEED": "0"}
         with tempfile.TemporaryDirectory() as folder:
             program = str(Path(__file__).with_name("counted.py"))
             arguments = [program, driver, variant, str(TRANSACTIONS), str(ROUNDS), folder, *map(server.url, DATABASES)]
             return per_transaction(count(arguments, environment), TRANSACTIONS, ROUNDS)
 
+    jobs = [(driver, variant) for variant in reversed(VARIANTS) for driver in servers]  # what takes long comes first
     # Side by side: what is counted does not depend on the clock.
-    with ThreadPoolExecutor(len(VARIANTS)) as threads:
-        return dict(zip(VARIANTS, threads.map(measure, VARIANTS), strict=True))
+    with ThreadPoolExecutor(2) as threads:
+        counted = dict(zip(jobs, threads.map(measure, jobs), strict=True))
+    return {driver: {variant: counted[driver, variant] for variant in VARIANTS} for driver in servers}
 
 
 def _milliseconds(transaction: Callable[[], None]) -> float:
@@ -150,6 +156,8 @@ def _paired(measured: Mapping[str, list[list[float]]]) -> list[list[float]]:
 
 
 def _cells(figures: Sequence[float], form: str) -> list[str]:
+    if not figures:
+        return []
     hand, ours, ratio, least, largest = figures
     return [f"{hand:{form}}", f"{ours:{form}}", f"{ratio:.3f}", f"{least:.3f} to {largest:.3f}"]
 
@@ -157,35 +165,49 @@ def _cells(figures: Sequence[float], form: str) -> list[str]:
 _HEADINGS = ("databases", "by hand", "txpool", "ratio", "of the rounds")
 
 
+def _count_each(drivers: Sequence[str]) -> dict[str, list[list[float]]]:
+    with ExitStack() as stack:
+        servers = {}
+        for driver in drivers:
+            place = stack.enter_context(place_in("memory", driver))
+            servers[driver] = stack.enter_context(place.servers(DATABASES))["one"]
+        return {driver: _paired(counted) for driver, counted in _count(servers).items()}
+
+
+def _time_one(driver: str) -> list[list[float]]:
+    with place_in("disk", driver) as place, place.servers(DATABASES) as servers:
+        return _paired(_time(place, servers["one"]))
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--driver", choices=DRIVERS, default="psycopg")
+    arguments.add_argument("--driver", choices=DRIVERS, nargs="+", default=["psycopg"])
     arguments.add_argument("--check", action="store_true", help="an error where a ratio has grown")
     arguments.add_argument("--keep", action="store_true", help="keep the ratios")
     options = arguments.parse_args()
-    driver = options.driver
-    with place_in("memory", driver) as place, place.servers(DATABASES) as servers:
-        counted = _paired(_count(driver, servers["one"]))
-    with place_in("disk", driver) as place, place.servers(DATABASES) as servers:
-        timed = _paired(_time(place, servers["one"]))
     version = ".".join(platform.python_version_tuple()[:2])
     all_kept = tomllib.loads(KEPT.read_text()) if KEPT.exists() else {}
-    kept = kept_for(version, all_kept.get(driver, {}))
-    print_table(
-        f"one row in each database, {driver}, log included, {ROUNDS} rounds of {TRANSACTIONS} and {2 * TRANSACTIONS}",
-        [*_HEADINGS, "kept", *(f"ms: {heading}" for heading in _HEADINGS[1:])],
-        [
-            [name, *_cells(instructions, ",.0f"), f"{kept.get(name, 0):.3f}", *_cells(milliseconds, ".2f")]
-            for name, instructions, milliseconds in zip(DATABASES, counted, timed, strict=True)
-        ],
-    )
-    ratios = {name: figures[2] for name, figures in zip(DATABASES, counted, strict=True)}
-    if options.keep:
-        KEPT.write_text(kept_text(all_kept | {driver: all_kept.get(driver, {}) | {version: ratios}}))
-    elif remarks := unguarded(ratios, kept):
-        print(f"a growth may go unseen until --keep is run: {'; '.join(remarks)}")
-    objections = grown(ratios, kept) if options.check else []
-    if objections:
+    objections = []
+    for driver, counted in _count_each(options.driver).items():
+        kept = kept_for(version, all_kept.get(driver, {}))
+        timed = [] if options.check else _time_one(driver)
+        print_table(
+            f"one row in each database, {driver}, log included, {ROUNDS} rounds of {TRANSACTIONS} and "
+            f"{2 * TRANSACTIONS}",
+            [*_HEADINGS, "kept", *(f"ms: {heading}" for heading in _HEADINGS[1:] if timed)],
+            [
+                [name, *_cells(instructions, ",.0f"), f"{kept.get(name, 0):.3f}", *_cells(milliseconds, ".2f")]
+                for name, instructions, milliseconds in zip_longest(DATABASES, counted, timed, fillvalue=())
+            ],
+        )
+        ratios = {name: figures[2] for name, figures in zip(DATABASES, counted, strict=True)}
+        if options.keep:
+            all_kept[driver] = all_kept.get(driver, {}) | {version: ratios}
+            KEPT.write_text(kept_text(all_kept))
+        elif remarks := unguarded(ratios, kept):
+            print(f"a growth may go unseen until --keep is run: {'; '.join(remarks)}")
+        objections += [f"{driver}, {each}" for each in grown(ratios, kept)]
+    if options.check and objections:
         sys.exit(f"the ratio to by hand has grown by more than {GROWTH - 1:.0%}: {'; '.join(objections)}")
 
 

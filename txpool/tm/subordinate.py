@@ -19,7 +19,7 @@ from txpool.tm.commit.coordinator import Coordinator
 from txpool.tm.commit.phase import Phase
 from txpool.tm.commit.readers import Readers, checks_of
 from txpool.tm.completion import dropped
-from txpool.tm.completion.status import Status
+from txpool.tm.completion.status import MARKED_ROLLBACK, Status
 from txpool.tm.completion.synchronizations import call_logging_errors
 from txpool.tm.transaction import Transaction
 from txpool.xid import TaskName, Xid, make_xid
@@ -87,7 +87,7 @@ class Subordinate(Transaction):
             enlisted = [cast(OpenBranch, each.settled_branch()) for each in self._enlistments()]
             working = list(filterfalse(attrgetter("idle"), enlisted))
         except BaseException:  # it was interrupted while it waited for another thread's statement
-            self._reopen()
+            self.status = MARKED_ROLLBACK  # here, since an interrupt in a function of ours would leave it as it is
             raise
         votes: dict[OpenBranch, PrepareVote] = {}
         readers = Readers()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from _thread import LockType
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -95,14 +96,16 @@ class Transaction(Completion):
         self.status = ACTIVE  #: How far it is: a `Status`.
         statistics.begun()
 
-    def __del__(self) -> None:
+    def __del__(self, program_ends: Callable[[], bool] = sys.is_finalizing) -> None:
         try:
             left = self.status in OPEN
-        except AttributeError:  # an interrupt came before it was made
+        except (AttributeError, TypeError):  # an interrupt came before it was made; the program ends, and has no names
+            return
+        if not (left or self._enlisted) or program_ends():
             return
         if left:
             dropped.roll_back_abandoned(self)
-        elif self._enlisted:  # an interrupt has kept its connections from being given back
+        else:  # an interrupt has kept its connections from being given back
             dropped.parts.pop(id(self), None)
             for enlistment in self._enlisted.values():
                 enlistment.release_left(dropped=True)

@@ -76,10 +76,6 @@ def test_a_session_over_two_databases(engines: list[sa.Engine], databases: Datab
     assert counts(databases) == [(1,), (4,), (1,)]
 
 
-@pytest.mark.skipif(
-    tuple(map(int, sa.__version__.split(".")[:3])) < (2, 0, 52),
-    reason="a session of SQLAlchemy before 2.0.52 hides why its PREPARE has failed",
-)
 def test_a_session_of_which_one_database_refuses(engines: list[sa.Engine], databases: Databases) -> None:
     with session(engines) as both:
         both.add_all([One(id=1), Two(id=1, other=7)])

@@ -249,10 +249,14 @@ class Completion:
             if not begun:
                 raise
             if coordinator is not None and coordinator.phase is not PREPARE:
-                result = coordinator.go_on(error)
+                try:
+                    result = coordinator.go_on(error)
+                except BaseException as interrupt:
+                    result = coordinator.go_on(interrupt)
             elif alone is None or (result.resolvable and not result.branch_outcomes):  # nothing was decided
                 if not committing:
-                    self._reopen()
+                    # Nothing is called here. Since it was rolling back, no other thread has changed the cause.
+                    self.status = ACTIVE if self._rollback_cause is None else MARKED_ROLLBACK
                     raise
                 cause = error
                 try:
@@ -304,11 +308,6 @@ class Completion:
         self._release(result)
         if self._synchronizations is not None:
             self._synchronizations.call_after(self.status)
-
-    def _reopen(self) -> None:
-        """Take back that its end has begun, before anything was sent: it can still be rolled back."""
-        with self._lock:
-            self.status = Status.ACTIVE if self._rollback_cause is None else Status.MARKED_ROLLBACK
 
     def _only_participant(self) -> Participant | None:
         """The branch that is all of the transaction; None if there may be others."""

@@ -38,13 +38,22 @@ class Synchronizations:
                 callback()
 
     def call_after(self, status: Status) -> BaseException | None:
-        """Call each of those after completion once, the last registered first; returns an interrupt that has come."""
-        interrupt = None
-        while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
-            if not self._after:
-                return interrupt
+        """Call each of those after completion once, the last registered first; returns the first interrupt.
+
+        If it raises, an interrupt has come between two callbacks: the next call goes on with those that are left.
+        """
+        after, interrupt = self._after, None
+        while True:
             try:
-                call_logging_errors(self._after.pop(), status)
+                while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
+                    if not after:
+                        return interrupt
+                    callback = after[-1]
+                    del after[-1]  # not pop(): an interrupt can come behind a call, and would lose it
+                    try:
+                        callback(status)
+                    except Exception:
+                        _log_failure()
             except BaseException as error:
                 interrupt = interrupt or error
 
@@ -54,4 +63,8 @@ def call_logging_errors(callback: Callable[P, object], *args: P.args, **kwargs: 
     try:
         callback(*args, **kwargs)
     except Exception:
-        logger.exception("a callback after the end of a transaction failed; the outcome stands")
+        _log_failure()
+
+
+def _log_failure() -> None:
+    logger.exception("a callback after the end of a transaction failed; the outcome stands")

@@ -268,6 +268,18 @@ def test_the_end_of_the_program_waits_for_it_and_tells_once(world: OneDatasource
     assert world.read() == []
 
 
+def test_what_outlives_the_modules_is_silent() -> None:
+    """What an extension holds is collected last, once the names of each module that lives as long are gone."""
+    source = """
+        import builtins, sys, txpool
+        tx = txpool.begin()
+        txpool.rollback()
+        builtins.kept = [[each for name, each in sys.modules.items() if name.startswith("txpool")], tx]
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(source)], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 @contextmanager
 def unit_of_work() -> Iterator[Transaction]:
     with transaction() as tx:  # helper

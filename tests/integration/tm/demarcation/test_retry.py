@@ -119,6 +119,8 @@ def test_a_deadlock(
     @transactional(attempts=2)
     def work() -> None:
         attempt = note()
+        if attempt == 2:
+            thread.join(60)  # else it may take the row before who has waited for it: another deadlock
         cursor = world.datasource.connect().cursor()
         cursor.execute("update t set n = n + 2 where n between 1 and 9")
         if attempt == 1:

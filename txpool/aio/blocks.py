@@ -71,6 +71,10 @@ class AsyncCopy:
         """As psycopg's."""
         self._copy.set_types(types)
 
+    async def finish(self, exc: BaseException | None = None) -> None:
+        """As psycopg's: end the COPY, or have it fail with this error. The block's end does so by itself."""
+        await self._call("finish", exc)
+
     async def write(self, buffer: Any) -> None:
         """Send a part of COPY FROM's data."""
         await self._call("write", buffer)
@@ -109,3 +113,13 @@ class AsyncPipeline:
     async def sync(self) -> None:
         """Have the server answer what was sent."""
         await self._block.connection.call(self._pipeline.sync, owner=self._block)
+
+    @property
+    def status(self) -> Any:
+        """As psycopg's."""
+        return self._pipeline.status
+
+    def is_supported(self) -> bool:
+        """Whether the server and libpq have pipelines."""
+        supported: bool = self._pipeline.is_supported()
+        return supported

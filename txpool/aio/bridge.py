@@ -20,9 +20,8 @@ from typing import Final, TypeVar
 
 from txpool import loops
 from txpool.aio import threads
-from txpool.aio.call import Call
+from txpool.aio.call import Call, getcurrent
 from txpool.aio.lock import owner_of_calls
-from txpool.aio.missing import getcurrent
 from txpool.errors import ProgrammingError
 
 T = TypeVar("T")

@@ -19,11 +19,23 @@ from weakref import ref
 from txpool import loops
 from txpool.aio import threads
 from txpool.aio.lock import Signal, TaskLock
-from txpool.aio.missing import getcurrent, greenlet
 from txpool.aio.poller import Wakings, block, poller_of
+from txpool.errors import ConfigurationError
+
+try:
+    import greenlet as package
+except ImportError as missing:
+    raise ConfigurationError(
+        "txpool in an event loop needs greenlet, which is not installed, and nothing was done: "
+        "pip install 'txpool[asyncio]'"
+    ) from missing
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+# Of any type, so that the types are the same where it is not installed.
+greenlet: Any = package.greenlet
+getcurrent: Any = package.getcurrent
 
 
 class _Awaited(Future[None]):

@@ -16,6 +16,7 @@ from txpool.aio.blocks import AsyncPipeline, Block, open_blocks, owner_of_call
 from txpool.aio.bridge import current, run
 from txpool.aio.cursor import AsyncCursor
 from txpool.aio.lock import TaskLock
+from txpool.aio.names import AWAITED, INSTEAD, READ, SET, SHIELDED, has_names
 from txpool.datasource import DataSource
 from txpool.datasource.lookup import find
 from txpool.errors import NotSupportedError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@has_names(READ, SET, AWAITED, SHIELDED)
 class AsyncConnection:
     """A connection in an event loop, with the names of psycopg's AsyncConnection. In a transaction it is part of that.
 
@@ -85,7 +87,9 @@ class AsyncConnection:
         return other is self or (mine is not None and mine is other.handle.enlistment)
 
     @asynccontextmanager
-    async def hold(self, block: AbstractContextManager[T], kind: str) -> AsyncIterator[tuple[T, Block]]:
+    async def hold(
+        self, block: AbstractContextManager[T], kind: str, *, statement: bool = False
+    ) -> AsyncIterator[tuple[T, Block]]:
         """For this package: around a block of the driver's, in which no other task can use the connection."""
         outer = owner_of_call(self) if open_blocks else None
         task: Any = current_task()
@@ -110,7 +114,7 @@ class AsyncConnection:
                 self._lock.release()
 
         try:
-            value = await self.call(enter, statement=kind == "COPY", owner=owner)
+            value = await self.call(enter, statement=statement, owner=owner)
         except CancelledError as error:
             if entered:  # its task was cancelled behind that
                 await self.call(partial(leave, error), shielded=True, owner=owner)
@@ -175,7 +179,7 @@ class AsyncConnection:
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         """A block as psycopg's; inside a transaction it is a savepoint. NotSupportedError for other drivers."""
-        self._require("transaction")
+        self.require("transaction")
         block = self._handle.transaction(*args, **kwargs)
         entered = await self.call(block.__enter__)
         try:
@@ -191,13 +195,13 @@ class AsyncConnection:
     @asynccontextmanager
     async def pipeline(self) -> AsyncIterator[AsyncPipeline]:
         """Pipeline mode, as psycopg's. No other task can use the connection until its block ends."""
-        self._require("pipeline")
+        self.require("pipeline")
         async with self.hold(self._handle.pipeline(), "pipeline") as (pipeline, block):
             yield AsyncPipeline(pipeline, block)
 
     async def notifies(self, *, timeout: float | None = None, stop_after: int | None = None) -> AsyncIterator[Any]:
         """Notifications as they come, as psycopg's. Between them, other tasks can use the connection."""
-        self._require("notifies")
+        self.require("notifies")
         until = None if timeout is None else monotonic() + timeout
         received, left = 0, timeout
         while True:
@@ -214,12 +218,13 @@ class AsyncConnection:
 
     async def cancel_safe(self, *, timeout: float = 30.0) -> None:
         """Cancel what the connection executes, as psycopg's."""
-        self._require("cancel_safe")
+        self.require("cancel_safe")
         await run(lambda: in_thread(partial(self._handle.cancel_safe, timeout=timeout)), told=_wait_for_it)
 
-    def _require(self, method: str) -> None:
+    def require(self, method: str, what: str = "") -> None:
+        """For this package: NotSupportedError if the synchronous one has no such method."""
         if not hasattr(type(self._handle), method):
-            raise NotSupportedError(f"{self._source.name}: its driver has no {method}(). Nothing was done")
+            raise NotSupportedError(f"{self._source.name}: its driver has no {what or f'{method}()'}. Nothing was done")
 
     @property
     def closed(self) -> bool:
@@ -252,10 +257,24 @@ class AsyncConnection:
         finally:
             self._handle.close()
 
+    def read(self, name: str) -> Any:
+        """For this package: an attribute of the synchronous one."""
+        if name == "connection":
+            return self
+        if not hasattr(type(self._handle), name):
+            raise AttributeError(name)
+        return getattr(self._handle, name)
+
+    def write(self, name: str, value: object) -> None:
+        """For this package: set an attribute of the synchronous one."""
+        self.read(name)
+        setattr(self._handle, name, value)
+
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not hasattr(type(self._handle), name):
-            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-        instead = "write `await cancel_safe()`" if name == "cancel" else "use that in a thread, by asyncio.to_thread()"
+        known = hasattr(type(self._handle), name) or name in INSTEAD
+        if name.startswith("__") or not known:
+            raise AttributeError(f"an asynchronous connection of {self._source.name} has no attribute {name!r}")
+        instead = INSTEAD.get(name, "use that in a thread, by asyncio.to_thread()")
         what = f"an asynchronous connection of {self._source.name}"
         raise AttributeError(f"{what} has no {name!r}, which the synchronous one has: {instead}")
 

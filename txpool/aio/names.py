@@ -1,0 +1,91 @@
+"""psycopg's names on what a task holds: read at once, set, or awaited. What is none of these is refused by name.
+
+Another driver's connection has those that its synchronous one has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+#: Of the connection: what asks no server.
+READ = (
+    *("adapters", "autocommit", "broken", "connection", "deferrable", "fileno", "info", "isolation_level", "pgconn"),
+    *("add_notice_handler", "add_notify_handler", "read_only", "remove_notice_handler", "remove_notify_handler", "xid"),
+    *("Warning", "Error", "InterfaceError", "DatabaseError", "DataError", "OperationalError", "IntegrityError"),
+    *("InternalError", "ProgrammingError", "NotSupportedError"),
+)
+SET = ("cursor_factory", "prepare_threshold", "prepared_max", "row_factory", "server_cursor_factory")
+AWAITED = ("set_deferrable", "set_isolation_level", "set_read_only", "tpc_begin", "tpc_recover", "wait")
+#: Cancelled, they go on to their end.
+SHIELDED = ("tpc_commit", "tpc_prepare", "tpc_rollback")
+#: Of the connection: what would hold the loop, and what to write for it.
+INSTEAD = {"cancel": "write `await cancel_safe()`", "connect": "write `await txpool.aconnect(…)`"}
+
+#: Of a cursor, as they stand before its first statement: what is read, and what is set.
+OF_CURSOR: dict[str, Any] = {
+    "description": None,
+    "lastrowid": None,
+    "name": None,
+    "pgresult": None,
+    "rowcount": -1,
+    "rownumber": None,
+    "scrollable": None,
+    "statusmessage": None,
+    "withhold": False,
+}
+SET_ON_CURSOR: dict[str, Any] = {"arraysize": 1, "format": None, "itersize": 100, "row_factory": None}
+
+
+class Forwarded:
+    """An attribute of the synchronous connection or cursor."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, it: Any, owner: type) -> Any:
+        return self if it is None else it.read(self._name)
+
+    def __set__(self, it: Any, value: object) -> None:
+        name = self._name
+        instead = f": write `await set_{name}(…)`" if f"set_{name}" in (*AWAITED, "set_autocommit") else ""
+        raise AttributeError(f"{name!r} cannot be set in an event loop{instead}. Nothing was done")
+
+
+class Settable(Forwarded):
+    """One that can be set."""
+
+    __slots__ = ()
+
+    def __set__(self, it: Any, value: object) -> None:
+        it.write(self._name, value)
+
+
+def _awaited(name: str, *, shielded: bool) -> Callable[..., Any]:
+    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self.call(partial(self.read(name), *args, **kwargs), shielded=shielded)
+
+    call.__name__ = name
+    return call
+
+
+def has_names(
+    read: Iterable[str], settable: Iterable[str], awaited: Iterable[str] = (), shielded: Iterable[str] = ()
+) -> Callable[[type[T]], type[T]]:
+    """A decorator: the class has these names. It has `read` and `write` for them, and for the awaited ones `call`."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        made: dict[str, object] = {name: Forwarded(name) for name in read}
+        made |= {name: Settable(name) for name in settable}
+        made |= {name: _awaited(name, shielded=False) for name in awaited}
+        made |= {name: _awaited(name, shielded=True) for name in shielded}
+        for name, attribute in made.items():
+            setattr(cls, name, attribute)
+        return cls
+
+    return decorate

@@ -19,7 +19,7 @@ from weakref import ref
 from txpool import loops
 from txpool.aio import threads
 from txpool.aio.lock import Signal, TaskLock
-from txpool.aio.poller import Wakings, block, poller_of
+from txpool.aio.poller import Poller, Wakings, block, poller_of
 from txpool.errors import ConfigurationError
 
 try:
@@ -56,7 +56,6 @@ class _Awaited(Future[None]):
 class Call(greenlet):  # type: ignore[misc]
     """A greenlet in which one call after the other runs. As `txpool.loops.TaskCall`."""
 
-    loop: AbstractEventLoop
     #: Of the loop; it refers to no task.
     wakings: Wakings
 
@@ -64,6 +63,9 @@ class Call(greenlet):  # type: ignore[misc]
         super().__init__()
         self._number = 0
         self._back: Any = None
+        #: Of the last call, until there is another.
+        self.loop: Any = None
+        self.poller: Callable[[], Poller | None] = _nothing
         self.clear()
 
     def clear(self) -> None:
@@ -99,10 +101,12 @@ class Call(greenlet):  # type: ignore[misc]
         `told` is called when the task is cancelled: then nothing is thrown into the call. `owner` owns the locks that
         it takes, if not itself: what several calls are a part of.
         """
-        poller = poller_of(loop)
-        self.loop, self.wakings = loop, poller.wakings
+        poller = self.poller() if loop is self.loop else None
+        if poller is None:
+            poller = poller_of(loop)
+            self.loop, self.wakings = loop, poller.wakings
+            self.poller = ref(poller)  # which refers to tasks
         self.function, self.told, self.strict, self.owner = function, told, strict, owner
-        self.poller = ref(poller)  # which refers to tasks
         del poller
         self._back = here = getcurrent()
         self.gr_context = here.gr_context
@@ -160,8 +164,10 @@ class Call(greenlet):  # type: ignore[misc]
     def _tell(self) -> None:
         awaited = self._awaited()
         if awaited is not None and not awaited.done():
-            with suppress(RuntimeError):  # the loop is closed
+            try:  # noqa: SIM105 - `suppress` costs several calls for each
                 awaited.set_result(None)
+            except RuntimeError:  # the loop is closed
+                pass
 
     # -- its waits ----------------------------------------------------------------------------------------------
 
@@ -288,7 +294,7 @@ class Call(greenlet):  # type: ignore[misc]
 
     def wake_soon(self, number: int) -> None:
         """The wait of this number is over. From any thread."""
-        loop = self.loop
+        loop: AbstractEventLoop = self.loop
         with suppress(RuntimeError):  # the loop is closed
             if asyncio._get_running_loop() is loop:
                 loop.call_soon(self.wake, number, 0)

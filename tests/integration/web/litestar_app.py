@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from litestar import Litestar, WebSocket, get, post, websocket
+from litestar import Litestar, Request, WebSocket, get, post, websocket
 from litestar.background_tasks import BackgroundTask
 from litestar.exceptions import ClientException
 from litestar.response import Response, Stream
@@ -40,8 +40,8 @@ async def loop() -> str:
 
 
 @post("/transfer")
-async def transfer(point: str | None = None) -> str:
-    arm(f"arm={point}" if point else "")
+async def transfer(request: Request[Any, Any, Any]) -> str:
+    arm(request.url.query)
     await ainsert("one", "two")
     return "done"
 

@@ -30,7 +30,7 @@ def test_a_request_is_one_transaction(server: Served) -> None:
     assert server.counts == (1, 1)
     assert server.ask("/failure")[0] == 400
     assert server.counts == (1, 1)
-    assert server.ask("/transfer?point=coordinator.prepared:raise")[0] == 503
+    assert server.ask("/transfer?arm=coordinator.prepared:raise")[0] == 503
     assert server.counts == (1, 1)
     assert server.site.databases.prepared() == []
 

@@ -40,7 +40,7 @@ OF_CURSOR: dict[str, Any] = {
 SET_ON_CURSOR: dict[str, Any] = {"arraysize": 1, "format": None, "itersize": 100, "row_factory": None}
 
 
-class Forwarded:
+class FromSynchronous:
     """An attribute of the synchronous connection or cursor."""
 
     __slots__ = ("_name",)
@@ -57,7 +57,7 @@ class Forwarded:
         raise AttributeError(f"{name!r} cannot be set in an event loop{instead}. Nothing was done")
 
 
-class Settable(Forwarded):
+class SettableThere(FromSynchronous):
     """One that can be set."""
 
     __slots__ = ()
@@ -80,8 +80,8 @@ def has_names(
     """A decorator: the class has these names. It has `read` and `write` for them, and for the awaited ones `call`."""
 
     def decorate(cls: type[T]) -> type[T]:
-        made: dict[str, object] = {name: Forwarded(name) for name in read}
-        made |= {name: Settable(name) for name in settable}
+        made: dict[str, object] = {name: FromSynchronous(name) for name in read}
+        made |= {name: SettableThere(name) for name in settable}
         made |= {name: _awaited(name, shielded=False) for name in awaited}
         made |= {name: _awaited(name, shielded=True) for name in shielded}
         for name, attribute in made.items():

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from txpool.aio.blocks import AsyncCopy
-from txpool.aio.names import OF_CURSOR, SET_ON_CURSOR, has_names
+from txpool.aio.names import OF_CURSOR, SET_ON_CURSOR, asynchronous, has_names
+from txpool.errors import ProgrammingError
 
 if TYPE_CHECKING:
     from txpool.aio.connection import AsyncConnection
@@ -113,10 +114,11 @@ class AsyncCursor:
         rows: list[Any] = await self._call("fetchall")
         return rows
 
-    async def nextset(self) -> bool | None:
-        """Go to the next result; None if there is none."""
-        advanced: bool | None = await self._call("nextset")
-        return advanced
+    def nextset(self) -> Any:
+        """Go to the next result; None if there is none. At once with psycopg, as its own; else awaited."""
+        if not hasattr(type(self._connection.handle), "pipeline"):
+            return self._call("nextset")
+        return None if self._cursor is None else self._cursor.nextset()
 
     async def scroll(self, *args: Any, **kwargs: Any) -> None:
         """Move within the result, as the driver's."""
@@ -141,15 +143,16 @@ class AsyncCursor:
                 while (row := await connection.call(partial(next, rows, _END), owner=block)) is not _END:
                     yield row
             except GeneratorExit:  # it is left early
+                block.closing = True
                 await connection.call(rows.close, shielded=True, owner=block)
                 raise
 
     async def results(self) -> AsyncIterator[Self]:
         """The cursor at each of its results, as psycopg's."""
-        more: bool | None = True
+        more: bool | None = self._cursor is not None and getattr(self._cursor, "pgresult", True) is not None
         while more:
             yield self
-            more = await self.nextset()
+            more = await self._call("nextset")
 
     async def set_result(self, index: int) -> Self:
         """Go to this result, as psycopg's."""
@@ -162,9 +165,14 @@ class AsyncCursor:
     def setoutputsize(self, size: Any, column: Any = None) -> None:
         """Does nothing, as in the drivers."""
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        while (row := await self.fetchone()) is not None:
-            yield row
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        row = await self._connection.call(lambda: next(self._made(), _END))
+        if row is _END:
+            raise StopAsyncIteration
+        return row
 
     async def close(self) -> None:
         """Close the cursor; what it held open on the connection is released."""
@@ -184,9 +192,44 @@ class AsyncCursor:
         await self.close()
 
     @property
+    def adapters(self) -> Any:
+        """As psycopg's: what is registered there holds for this cursor."""
+        return self._at_once("adapters").adapters
+
+    def mogrify(self, query: Any, params: Any = None) -> str:
+        """As psycopg's AsyncClientCursor has it."""
+        mogrified: str = self._at_once("mogrify").mogrify(query, params)
+        return mogrified
+
+    def _at_once(self, name: str) -> Any:
+        """The synchronous one, for what cannot be awaited."""
+        connection = self._connection
+        connection.require("pipeline", name)
+        if self._cursor is None and connection.handle.pooled is None:
+            raise ProgrammingError(
+                f"{name} of {self!r}: in a transaction a cursor has it behind its first statement. Until then, "
+                "connection.adapters holds for all cursors that follow. Nothing was done"
+            )
+        return self._made()
+
+    @property
     def connection(self) -> AsyncConnection:
         """The connection that made it."""
         return self._connection
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # Libraries ask by isinstance() which driver a cursor is of, and whether to await it.
+        handle: Any = self._connection.handle
+        if not hasattr(type(handle), "cursor_factory"):
+            return type(self)
+        if self._cursor is None:
+            make: Any = self._make
+            of_server = make.args or make.keywords.get("name")
+            made = handle.server_cursor_factory if of_server else handle.cursor_factory
+        else:
+            made = self._cursor.__class__
+        return asynchronous(made) or type(self)
 
     @property
     def closed(self) -> bool:
@@ -200,6 +243,14 @@ class AsyncCursor:
         if name in self._given:
             return self._given[name]
         make: Any = self._make
+        handle: Any = self._connection.handle
+        if hasattr(type(handle), "pipeline"):
+            if name == "row_factory" and not make.keywords.get(name):
+                return handle.row_factory
+            if name == "format":
+                from psycopg.pq import Format
+
+                return Format(int(make.keywords.get("binary") or False))
         return {"name": None, **make.keywords, **dict(zip(("name",), make.args, strict=False))}.get(
             name, OF_CURSOR.get(name, SET_ON_CURSOR.get(name))
         )

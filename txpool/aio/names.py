@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
+from txpool.errors import NotSupportedError
+
 T = TypeVar("T")
 
 #: Of the connection: what asks no server.
@@ -19,6 +21,7 @@ READ = (
     *("InternalError", "ProgrammingError", "NotSupportedError"),
 )
 SET = ("cursor_factory", "prepare_threshold", "prepared_max", "row_factory", "server_cursor_factory")
+FACTORIES = ("cursor_factory", "server_cursor_factory")
 AWAITED = ("set_deferrable", "set_isolation_level", "set_read_only", "tpc_begin", "tpc_recover", "wait")
 #: Cancelled, they go on to their end.
 SHIELDED = ("tpc_commit", "tpc_prepare", "tpc_rollback")
@@ -38,6 +41,19 @@ OF_CURSOR: dict[str, Any] = {
     "withhold": False,
 }
 SET_ON_CURSOR: dict[str, Any] = {"arraysize": 1, "format": None, "itersize": 100, "row_factory": None}
+
+
+def asynchronous(kind: type) -> Any:
+    """psycopg's asynchronous class of a connection or cursor, for its synchronous one, or for what derives from that.
+
+    None for another driver's.
+    """
+    for each in kind.__mro__:
+        if each.__module__.startswith("psycopg"):
+            import psycopg
+
+            return getattr(psycopg, f"Async{each.__name__}", None)
+    return None
 
 
 class FromSynchronous:
@@ -66,6 +82,29 @@ class SettableThere(FromSynchronous):
         it.write(self._name, value)
 
 
+class CursorFactory(SettableThere):
+    """A class of cursors. Of psycopg's own the synchronous one is set, since that is what works underneath."""
+
+    __slots__ = ()
+
+    def __get__(self, it: Any, owner: type) -> Any:
+        value = super().__get__(it, owner)
+        return asynchronous(value) if getattr(value, "__module__", "").startswith("psycopg") else value
+
+    def __set__(self, it: Any, value: Any) -> None:
+        import psycopg
+
+        if isinstance(value, type) and issubclass(value, psycopg.AsyncCursor | psycopg.AsyncServerCursor):
+            name = value.__name__
+            if getattr(psycopg, name, None) is not value:
+                raise NotSupportedError(
+                    f"{name} cannot be {self._name}, since the cursors underneath are synchronous: derive it from "
+                    f"psycopg.{value.__mro__[1].__name__.removeprefix('Async')}, with plain methods. Nothing was set"
+                )
+            value = getattr(psycopg, name.removeprefix("Async"))
+        super().__set__(it, value)
+
+
 def _awaited(name: str, *, shielded: bool) -> Callable[..., Any]:
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return await self.call(partial(self.read(name), *args, **kwargs), shielded=shielded)
@@ -81,7 +120,7 @@ def has_names(
 
     def decorate(cls: type[T]) -> type[T]:
         made: dict[str, object] = {name: FromSynchronous(name) for name in read}
-        made |= {name: SettableThere(name) for name in settable}
+        made |= {name: (CursorFactory if name in FACTORIES else SettableThere)(name) for name in settable}
         made |= {name: _awaited(name, shielded=False) for name in awaited}
         made |= {name: _awaited(name, shielded=True) for name in shielded}
         for name, attribute in made.items():

@@ -115,14 +115,19 @@ def test_psycopgs_two_phase_commit(two: TwoDatabases) -> None:
 def test_a_stream(two: TwoDatabases, inside: bool) -> None:
     """Rows as they arrive. While it is read nobody else uses the connection; left early, that goes on."""
 
+    async def insert(connection: Any, begun: asyncio.Event) -> None:
+        await begun.wait()
+        await connection.execute("insert into t values (7)")
+
     async def work() -> None:
         async with await txpool.aconnect(two.one) as connection:
-            cursor = connection.cursor()
+            cursor, begun = connection.cursor(), asyncio.Event()
+            other = asyncio.ensure_future(insert(connection, begun))
             rows = cursor.stream("select generate_series(1, %s)", (3,))
             assert await anext(rows) == (1,)
+            begun.set()
             with pytest.raises(txpool.ProgrammingError, match="within a stream of this task"):
                 await connection.execute("select 1")
-            other = asyncio.ensure_future(connection.execute("insert into t values (7)"))
             assert [row async for row in rows] == [(2,), (3,)]
             await other
             endless = cursor.stream("select generate_series(1, 10000000)")

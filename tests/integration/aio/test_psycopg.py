@@ -269,7 +269,7 @@ def test_an_error_in_a_pipeline(two: TwoDatabases) -> None:
     assert two.one.statistics().taken == 0
 
 
-@pytest.mark.parametrize("kind", ["copy", "pipeline", "stream", "savepoint"])
+@pytest.mark.parametrize("kind", ["copy", "pipeline", "tasks of a pipeline", "stream", "savepoint"])
 def test_cancelled_at_each_switch(two: TwoDatabases, kind: str) -> None:
     async def work(number: int) -> None:
         async with txpool.transaction():
@@ -283,8 +283,11 @@ def test_cancelled_at_each_switch(two: TwoDatabases, kind: str) -> None:
                     async for _ in connection.cursor().stream("insert into t values (%s) returning a", (number,)):
                         pass
                     return
-                async with connection.pipeline() if kind == "pipeline" else connection.transaction():
-                    await connection.execute("insert into t values (%s)", (number,))
+                async with connection.transaction() if kind == "savepoint" else connection.pipeline():
+                    statements = [connection.execute("insert into t values (%s)", (number,))]
+                    if kind == "tasks of a pipeline":
+                        statements += [connection.execute("select 1") for _ in range(3)]
+                    await asyncio.gather(*statements)
 
     async def sweep() -> None:
         await work(0)

@@ -113,8 +113,9 @@ class TaskLock:
     def _would_hold_the_loop(self) -> ProgrammingError:
         return ProgrammingError(
             f"{self._gtrid} was begun in an event loop, and this synchronous call in it would hold the loop: write "
-            "`await txpool.aconnect(…)`, and await what its connections do; or have a thread call it, by `await "
-            "asyncio.to_thread(…)`. Nothing was done"
+            "`await txpool.aconnect(…)`, and await what its connections do (SQLAlchemy: "
+            "`txpool.create_async_engine(…)`); or have a thread call it, by `await asyncio.to_thread(…)`. Nothing was "
+            "done"
         )
 
 

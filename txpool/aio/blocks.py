@@ -40,6 +40,10 @@ class Block:
         """Whether what its task does on the connection meanwhile is in it."""
         return self.kind == "pipeline"
 
+    def is_within(self, other: object) -> bool:
+        """Whether it is that one, or in it."""
+        return self is other or (self.outer is not None and self.outer.is_within(other))
+
     async def ends(self) -> bool:
         """Wait for its end if it is a stream that was left before its last row.
 

@@ -14,6 +14,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
+from txpool.aio.blocks import innermost
 from txpool.aio.threads import working_for
 from txpool.errors import ProgrammingError
 from txpool.locks import Lock
@@ -68,6 +69,11 @@ class TaskLock:
                 return False
             if in_loop:
                 raise self._would_hold_the_loop()
+            if (block := innermost.get()) is not None and block.is_within(self._owner):
+                raise ProgrammingError(
+                    f"{self._gtrid or 'a connection'} is within a {block.kind} of the task that has started this, and "
+                    "can do nothing else before that block's end. Nothing was sent"
+                )
             if call is not None:
                 waiter = _Waiter(owner, call.signal())
             else:

@@ -94,6 +94,24 @@ def test_anothers_statement_during_a_copy(two: TwoDatabases, inside: bool) -> No
     assert values(two) == [*range(1000), 2000]
 
 
+@pytest.mark.parametrize("kind", ["COPY", "pipeline"])
+def test_a_thread_within_a_block(two: TwoDatabases, kind: str) -> None:
+    """Its statement would wait for the block, and that for the thread."""
+
+    def work() -> None:
+        two.one.connect().execute("insert into t values (7)")
+
+    async def main() -> None:
+        async with txpool.transaction(), await txpool.aconnect(two.one) as connection, connection.cursor() as cursor:
+            async with connection.pipeline() if kind == "pipeline" else cursor.copy("copy t from stdin"):
+                with pytest.raises(txpool.ProgrammingError, match=f"within a {kind} of the task"):
+                    await asyncio.to_thread(work)
+            await asyncio.to_thread(work)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert values(two) == [7]
+
+
 def test_two_copies_of_one_task(two: TwoDatabases) -> None:
     """Out of one database, and into another. Behind the inner one, the outer one's connection is as it was."""
     two.databases.execute("one", "insert into t select generate_series(1, 100)")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from asyncio import CancelledError, Lock, sleep
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
+from txpool.aio.lock import innermost
 from txpool.errors import ProgrammingError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Block:
         self.connection = connection
         self.kind = kind
         #: The innermost block around it.
-        self.outer = innermost.get()
+        self.outer: Block | None = innermost.get()
         self.left = False
         #: It was left early, and is about to end.
         self.closing = False
@@ -79,10 +79,6 @@ class Block:
             raise cancelled
 
 
-#: The innermost one of a task, and of the tasks that it starts in it.
-innermost: ContextVar[Block | None] = ContextVar("txpool_block", default=None)
-
-
 async def owner_of_call(connection: AsyncConnection) -> Block | None:
     """The block of this task that owns what a call on the connection locks; None if that is the call itself.
 
@@ -98,7 +94,7 @@ async def owner_of_call(connection: AsyncConnection) -> Block | None:
 
 
 def _around(connection: AsyncConnection) -> Block | None:
-    block = innermost.get()
+    block: Block | None = innermost.get()
     while block is not None and (block.left or not block.connection.shares(connection)):
         block = block.outer
     return block

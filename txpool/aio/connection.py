@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txpool.aio.block import require_in_loop
-from txpool.aio.blocks import AsyncPipeline, AsyncTransaction, Block, innermost, owner_of_call
+from txpool.aio.blocks import AsyncPipeline, AsyncTransaction, Block, owner_of_call
 from txpool.aio.bridge import current, run
 from txpool.aio.cursor import AsyncCursor
-from txpool.aio.lock import TaskLock
+from txpool.aio.lock import TaskLock, innermost
 from txpool.aio.names import AWAITED, INSTEAD, READ, SET, SHIELDED, asynchronous, has_names
 from txpool.datasource import DataSource
 from txpool.datasource.lookup import find

@@ -10,15 +10,17 @@ import select
 from _thread import allocate_lock, get_ident
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from time import monotonic
 from types import TracebackType
 from typing import Any
 
-from txpool.aio.blocks import innermost
 from txpool.aio.threads import working_for
 from txpool.errors import ProgrammingError
 from txpool.locks import Lock
 
+#: The innermost open block of a connection, as COPY's: of a task, and of the tasks and threads that it starts in it.
+innermost: ContextVar[Any] = ContextVar("txpool_block", default=None)
 #: What tells the call in which this code runs.
 owner_of_calls: list[Callable[[], Any]] = []
 

@@ -54,6 +54,9 @@ class TaskCall(Protocol):
     def in_thread(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Call what only blocks in a thread, in a copy of the context. A cancellation waits for its end."""
 
+    def after_turn(self, function: Callable[[], object]) -> None:
+        """Call this soon, behind the loop's turn that is under way."""
+
     def adopt(self, transaction: HasLocks) -> None:
         """The call has made this transaction: give it locks that tasks can wait for."""
 

@@ -12,7 +12,7 @@ from txpool.demo.server import EmbeddedPostgres
 
 Server = EmbeddedPostgres | MySQLServer
 
-_POSTGRESQL = {"max_connections": "300", "max_prepared_transactions": "200"}
+_POSTGRESQL = {"max_connections": "330", "max_prepared_transactions": "300"}
 _MARIADB = ("--max-connections=300",)
 
 

@@ -22,7 +22,7 @@ import psycopg
 import txpool
 
 #: The table's rows: transactions with the same row wait for each other.
-ROWS = 100
+ROWS = 256
 #: The statements that make the table.
 TABLE = (
     "create table t (id integer primary key, a integer)",

@@ -1,7 +1,7 @@
 """Others' suites pass through txpool's handles as they pass on the bare driver, test by test.
 
-By default a choice of their files, and over sqlite3 one suite that the seed chooses; TXPOOL_SUITES_FULL=1 runs all that
-are about connections, statements and types.
+By default a choice of their files, and of the suites over sqlite3 and of those in an event loop some that the seed
+chooses; TXPOOL_SUITES_FULL=1 runs all that are about connections, statements and types.
 `differences.toml` names the tests that may differ, each with its reason. psycopg's tests are not in its package on
 PyPI: they are in Debian's source package, or in the checkout that TXPOOL_SUITES_PSYCOPG names.
 """
@@ -41,8 +41,9 @@ def servers(require: Require) -> Iterator[dict[str, EmbeddedPostgres]]:
 @pytest.mark.parametrize(
     "suite",
     [
-        pytest.param(each, id=each.id, marks=[pytest.mark.part(2)] * (each.driver == "sqlite3" and not FULL))
+        pytest.param(each, id=each.id, marks=[pytest.mark.part(part)] * bool(part and not FULL))
         for each in SUITES
+        for part in [3 if each.asynchronous else 2 if each.driver == "sqlite3" else 0]
     ],
 )
 def test_a_suite_passes_as_on_the_bare_driver(
@@ -62,7 +63,7 @@ def test_a_suite_passes_as_on_the_bare_driver(
     except Missing as missing:
         require(False, str(missing))
     except NotThere as missing:
-        record_property(ROW, (suite.name, suite.driver, "not run", "", "", "", ""))
+        record_property(ROW, (suite.name, suite.shown, "not run", "", "", "", ""))
         pytest.skip(str(missing))
     places: Mapping[str, Server] = servers
     if suite.driver == "mysqlclient":
@@ -73,7 +74,7 @@ def test_a_suite_passes_as_on_the_bare_driver(
     found = compare(suite.id, sides, known(DIFFERENCES), whole=FULL)
     passed = [sum(outcome == "passed" for outcome, _ in side.values()) for side in (sides.bare, sides.handle)]
     seconds = round(monotonic() - began)
-    record_property(ROW, (suite.name, suite.driver, len(sides.bare), *passed, len(found.named), seconds))
+    record_property(ROW, (suite.name, suite.shown, len(sides.bare), *passed, len(found.named), seconds))
     assert sides.bare
     if found.faults:
         pytest.fail("\n".join(found.faults), pytrace=False)

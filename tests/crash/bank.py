@@ -1,12 +1,14 @@
 """A bank with accounts in three databases, transferring until it is killed.
 
-It runs as `python -m tests.crash.bank FOLDER SEED THREADS`. Each transfer takes from an account in one database and
-gives to one in another; some also stand in a marked one. What the callers were told goes into `FOLDER/outcomes`.
+It runs as `python -m tests.crash.bank FOLDER SEED CLERKS threads|tasks`. Each transfer takes from an account in one
+database and gives to one in another; some also stand in a marked one. Its clerks are threads, or tasks of one event
+loop. What the callers were told goes into `FOLDER/outcomes`.
 Each account has a list of its transfers, and what was read and told of those goes into `FOLDER/history`, for the judge.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import sqlite3
@@ -14,26 +16,32 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from tests.crash.site import PREPARING, SERVED, CrashSite, outcome_of
+from tests.crash.site import DONE, PREPARING, SERVED, UNDONE, UNKNOWN, CrashSite, outcome_of
 from tests.judge import history
 from tests.judge.atomicity import torn
 from tests.judge.consistency import Level, anomalies
 from tests.judge.history import Key
 from tests.support.waiting import until
 from txpool import failpoints
+from txpool.aio import aconnect
 from txpool.datasource import connect
 from txpool.errors import LogError
+from txpool.tm.completion.status import Status
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import configure
+from txpool.tm.transaction import Transaction
 
 ACCOUNTS = 30
 OPENING = 1_000
 _TABLE = "create table transfer (id text primary key, names text not null)"
 #: Where a transfer lingers now and then, so that recovery meets it there.
 _LINGERS = ("coordinator.prepared", "coordinator.decided")
+#: Of transfers by tasks, how many are cancelled.
+_CANCELLED = 0.1
 #: What a transfer takes part in beside two databases: mostly nothing.
 _MARKS: tuple[list[str], ...] = ([], [], [], [], [], [], ["ledger"], ["book"])
 
@@ -122,13 +130,16 @@ class Bank:
         return Counter(said.values()) + Counter({"unreported": len(transfers.keys() - said.keys())})
 
 
-def main(folder: Path, seed: str, threads: int) -> None:
+def main(folder: Path, seed: str, number: int, kind: str) -> None:
     os.chdir(folder)
     _open()
     chance = random.Random(seed)
     for point in _LINGERS:
         _arm(point, chance)
-    clerks = [threading.Thread(target=_transfer, args=(seed, number)) for number in range(threads)]
+    if kind == "tasks":
+        asyncio.run(_transfer_in_tasks(seed, number))
+        return
+    clerks = [threading.Thread(target=_transfer, args=(seed, each)) for each in range(number)]
     for clerk in clerks:
         clerk.start()
     for clerk in clerks:
@@ -170,6 +181,28 @@ def _transfer(seed: str, clerk: int) -> None:
             outcomes.write(f"{transfer.name} {word}\n".encode())
 
 
+async def _transfer_in_tasks(seed: str, tasks: int) -> None:
+    await asyncio.gather(*(_transfer_in_task(seed, clerk) for clerk in range(tasks)))
+
+
+async def _transfer_in_task(seed: str, clerk: int) -> None:
+    """As `_transfer`; now and then somebody cancels the task of a transfer, and sees how it ended."""
+    chance = random.Random(f"{seed} {clerk}")
+    with open("outcomes", "ab", buffering=0) as outcomes, open("history", "ab", buffering=0) as lines:
+        number = 0
+        while True:
+            number += 1
+            transfer = Transfer(f"{os.getpid()}.{clerk}.{number}", chance)
+            lines.write(history.begins(transfer.name, transfer.places).encode())
+            task = asyncio.ensure_future(transfer.run_in_task())
+            if chance.random() < _CANCELLED:
+                asyncio.get_running_loop().call_later(chance.uniform(0, 0.05), task.cancel)
+            await asyncio.wait([task])
+            word = transfer.word_if_cancelled if task.cancelled() else outcome_of(task.result)
+            lines.write(history.ends(transfer.name, word, transfer.reads).encode())
+            outcomes.write(f"{transfer.name} {word}\n".encode())
+
+
 class Transfer:
     """From an account in one database to one in another."""
 
@@ -180,23 +213,52 @@ class Transfer:
         #: The lists of both accounts, as this transfer has seen them.
         self.reads: list[tuple[str, str, list[str]]] = []
         self._amount, self._mark = chance.randint(1, 50), chance.choice(_MARKS)
+        self._transaction: Transaction | None = None
 
     def run(self) -> None:
         self.reads.clear()
-        names = [database for database, _ in self.places] + self._mark
         with transaction():
-            for (database, account), change in zip(self.places, (self._amount, -self._amount), strict=True):
+            for database, account, statement in self._changes():
                 cursor = connect(f"{database}.properties").cursor()
-                cursor.execute(
-                    f"update account set balance = balance + {change}, transfers = transfers || ' {self.name}' "
-                    f"where id = {account} returning transfers"
-                )
+                cursor.execute(statement)
                 (seen,) = cursor.fetchone()
                 self.reads.append((database, account, seen.split()))
-            for database in names:
-                cursor = connect(f"{database}.properties").cursor()
-                cursor.execute(f"insert into transfer values ('{self.name}', '{'+'.join(names)}')")
+            for database, statement in self._records():
+                connect(f"{database}.properties").cursor().execute(statement)
+
+    async def run_in_task(self) -> None:
+        self.reads.clear()
+        async with transaction() as self._transaction:
+            for database, account, statement in self._changes():
+                cursor = await (await aconnect(f"{database}.properties")).execute(statement)
+                (seen,) = await cursor.fetchone()
+                self.reads.append((database, account, seen.split()))
+            for database, statement in self._records():
+                await (await aconnect(f"{database}.properties")).execute(statement)
+
+    @property
+    def word_if_cancelled(self) -> str:
+        """How it has ended: in a task that was cancelled, the status tells it."""
+        if self._transaction is None:
+            return UNDONE
+        return {Status.COMMITTED: DONE, Status.ROLLED_BACK: UNDONE, Status.IN_DOUBT: UNKNOWN}[self._transaction.status]
+
+    def _changes(self) -> Iterator[tuple[str, str, str]]:
+        """The statements that change the accounts, each with its database and account."""
+        for (database, account), change in zip(self.places, (self._amount, -self._amount), strict=True):
+            yield (
+                database,
+                account,
+                f"update account set balance = balance + {change}, transfers = transfers || ' {self.name}' "
+                f"where id = {account} returning transfers",
+            )
+
+    def _records(self) -> Iterator[tuple[str, str]]:
+        """Those that record it, each with its database."""
+        names = [database for database, _ in self.places] + self._mark
+        for database in names:
+            yield database, f"insert into transfer values ('{self.name}', '{'+'.join(names)}')"
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -27,7 +27,7 @@ from txpool.demo.server import EmbeddedPostgres
 from txpool.xid import PREFIX
 
 SECONDS = float(os.environ.get("TXPOOL_CRASH_SECONDS", "12"))
-PROCESSES, THREADS = 2, 4
+PROCESSES, CLERKS = 2, 4
 #: Who is killed, and how often beside the others.
 VICTIMS = {"process": 6, "daemon": 2, "server": 2}
 
@@ -45,7 +45,8 @@ class Staff:
 
     def _process(self) -> subprocess.Popen[bytes]:
         self._hired += 1
-        arguments = ["tests.crash.bank", str(self._world.folder), f"{SEED}.{self._hired}", str(THREADS)]
+        kind = "tasks" if self._hired % 2 else "threads"
+        arguments = ["tests.crash.bank", str(self._world.folder), f"{SEED}.{self._hired}", str(CLERKS), kind]
         return subprocess.Popen([sys.executable, "-m", *arguments], cwd=ROOT, stderr=self._errors)
 
     def _new_daemon(self) -> subprocess.Popen[bytes]:

@@ -7,18 +7,34 @@ step, and how to see it again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.crash.evidence import Count, Evidence
+from tests.crash.explorer.actors import Process, coordinator_program
 from tests.crash.explorer.explore import Explorer, State
 from tests.crash.explorer.model import RIGHT
-from tests.crash.explorer.scenarios import FAILOVER, FORGED_TWO, LARGEST, SCENARIOS, TWO, UNNOTED, Scenario, deeper
+from tests.crash.explorer.scenarios import (
+    FAILOVER,
+    FORGED_TWO,
+    LARGEST,
+    MARKED,
+    SCENARIOS,
+    TWO,
+    UNNOTED,
+    Scenario,
+    deeper,
+)
 from tests.crash.explorer.trace import replay_string, tell, trace
+from txpool import loops
+
+Program = Callable[[Any], None]
 
 DEPTH = int(os.environ.get("TXPOOL_EXPLORE_DEPTH", "0"))
 _LIMIT = 400_000 * (1 + DEPTH) ** 2
@@ -45,6 +61,40 @@ def test_no_interleaving_and_no_fault_breaks_an_invariant(scenario: Scenario, ev
     print(finding)
     assert not finding.problem, "\n" + trace(explorer, finding)
     assert finding.complete or DEPTH, "the bounds of a scenario in the suite are such that all of it is explored"
+    evidence.add(Count.STATES, finding.states)
+
+
+def in_a_task(program: Program, runner: asyncio.Runner) -> Program:
+    """The same in an event loop, to which it switches before each of its commands."""
+    from txpool.aio.bridge import run
+
+    def play(player: Any) -> None:
+        calling = player.call
+
+        def call(*command: Any) -> Any:
+            current = loops.current()
+            assert current is not None
+            woken = current.signal()
+            runner.get_loop().call_soon(woken.release)
+            woken.acquire()
+            return calling(*command)
+
+        player.call = call
+        runner.run(run(lambda: program(player)))
+
+    return play
+
+
+@pytest.mark.parametrize("scenario", [TWO, pytest.param(MARKED, marks=[pytest.mark.part(3)])], ids=["two", "marked"])
+def test_a_coordinator_in_a_task_does_the_same(scenario: Scenario, evidence: Evidence) -> None:
+    pytest.importorskip("greenlet")
+    synchronous, explorer = Explorer(scenario), Explorer(scenario)
+    with asyncio.Runner() as runner:
+        program = in_a_task(coordinator_program(scenario), runner)
+        explorer.processes[0] = Process(program, frozenset())
+        finding = explorer.search(_LIMIT)
+    assert not finding.problem, "\n" + trace(explorer, finding)
+    assert finding.states == synchronous.search(_LIMIT).states > 100
     evidence.add(Count.STATES, finding.states)
 
 

@@ -2,51 +2,102 @@
 
 from __future__ import annotations
 
-from asyncio import Task, current_task
+from asyncio import CancelledError, Lock, sleep
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
 
+from txpool.aio.lock import innermost
 from txpool.errors import ProgrammingError
 
 if TYPE_CHECKING:
     from txpool.aio.connection import AsyncConnection
     from txpool.aio.cursor import AsyncCursor
 
+#: After so many turns the loop has begun to close a generator that nobody has any more.
+_TURNS: Final = 3
+
 
 class Block:
     """One that is open. It owns the locks that are held in it: its calls are made in one greenlet after the other."""
 
-    __slots__ = ("connection", "kind")
+    __slots__ = ("_turn", "closing", "connection", "kind", "left", "outer", "pipeline")
 
     def __init__(self, connection: AsyncConnection, kind: str) -> None:
         self.connection = connection
         self.kind = kind
+        #: The innermost block around it.
+        self.outer: Block | None = innermost.get()
+        self.left = False
+        #: It was left early, and is about to end.
+        self.closing = False
+        #: What its task has of it, if it is a pipeline.
+        self.pipeline: AsyncPipeline | None = None
+        self._turn = Lock()
 
     @property
     def admits(self) -> bool:
         """Whether what its task does on the connection meanwhile is in it."""
         return self.kind == "pipeline"
 
+    def is_within(self, other: object) -> bool:
+        """Whether it is that one, or in it."""
+        return self is other or (self.outer is not None and self.outer.is_within(other))
 
-#: The innermost one of each task.
-open_blocks: WeakKeyDictionary[Task[Any], Block] = WeakKeyDictionary()
+    async def ends(self) -> bool:
+        """Wait for its end if it is a stream that was left before its last row.
+
+        The loop closes such a generator by a task of its own.
+        """
+        if self.kind == "stream":
+            for _ in range(_TURNS):
+                if self.closing or self.left:
+                    break
+                await sleep(0)
+            if self.closing:
+                async with self.turn(shielded=False):
+                    pass
+        return self.left
+
+    @asynccontextmanager
+    async def turn(self, *, shielded: bool) -> AsyncIterator[None]:
+        """Around each call in it, since several tasks may be in it. A shielded one waits although it is cancelled."""
+        cancelled = None
+        while True:
+            try:
+                await self._turn.acquire()
+                break
+            except CancelledError as error:
+                if not shielded:
+                    raise
+                cancelled = error
+        try:
+            yield
+        finally:
+            self._turn.release()
+        if cancelled is not None:
+            raise cancelled
 
 
-def owner_of_call(connection: AsyncConnection) -> Block | None:
+async def owner_of_call(connection: AsyncConnection) -> Block | None:
     """The block of this task that owns what a call on the connection locks; None if that is the call itself.
 
-    ProgrammingError if the call would wait for a block of its own task.
+    ProgrammingError if the call would wait for a block of its own task, or of the one that has started it there.
     """
-    block = open_blocks.get(current_task())  # type: ignore[arg-type]
-    if block is None or block.admits:
-        return block
-    if block.connection.shares(connection):
-        raise ProgrammingError(
-            f"{connection!r} is within a {block.kind} of this task, and can do nothing else before that block's end. "
-            "Nothing was sent"
-        )
-    return None
+    while (block := _around(connection)) is not None and not block.admits:
+        if not await block.ends():
+            raise ProgrammingError(
+                f"{connection!r} is within a {block.kind} of this task, or of the one that has started it there, and "
+                "can do nothing else before that block's end. Nothing was sent"
+            )
+    return block
+
+
+def _around(connection: AsyncConnection) -> Block | None:
+    block: Block | None = innermost.get()
+    while block is not None and (block.left or not block.connection.shares(connection)):
+        block = block.outer
+    return block
 
 
 class AsyncCopy:
@@ -70,6 +121,10 @@ class AsyncCopy:
     def set_types(self, types: Any) -> None:
         """As psycopg's."""
         self._copy.set_types(types)
+
+    async def finish(self, exc: BaseException | None = None) -> None:
+        """As psycopg's: end the COPY, or have it fail with this error. The block's end does so by itself."""
+        await self._call("finish", exc)
 
     async def write(self, buffer: Any) -> None:
         """Send a part of COPY FROM's data."""
@@ -96,6 +151,43 @@ class AsyncCopy:
         while data := await self.read():
             yield data
 
+    def __repr__(self) -> str:
+        return f"<asynchronous {repr(self._copy)[1:]}"
+
+
+class AsyncTransaction:
+    """What a connection's `transaction()` gives, with the names of psycopg's AsyncTransaction."""
+
+    __slots__ = ("_block", "_connection")
+
+    def __init__(self, block: Any, connection: AsyncConnection) -> None:
+        self._block = block
+        self._connection = connection
+
+    @property
+    def connection(self) -> AsyncConnection:
+        """The connection that made it."""
+        return self._connection
+
+    @property
+    def savepoint_name(self) -> str | None:
+        """As psycopg's."""
+        name: str | None = self._block.savepoint_name
+        return name
+
+    @property
+    def status(self) -> Any:
+        """As psycopg's."""
+        return self._block.status
+
+    @property
+    def Status(self) -> Any:  # noqa: N802
+        """As psycopg's: the class of `status`."""
+        return self._block.Status
+
+    def __repr__(self) -> str:
+        return f"<asynchronous {repr(self._block)[1:]}"
+
 
 class AsyncPipeline:
     """A pipeline, with the names of psycopg's AsyncPipeline."""
@@ -109,3 +201,13 @@ class AsyncPipeline:
     async def sync(self) -> None:
         """Have the server answer what was sent."""
         await self._block.connection.call(self._pipeline.sync, owner=self._block)
+
+    @property
+    def status(self) -> Any:
+        """As psycopg's."""
+        return self._pipeline.status
+
+    def is_supported(self) -> bool:
+        """Whether the server and libpq have pipelines."""
+        supported: bool = self._pipeline.is_supported()
+        return supported

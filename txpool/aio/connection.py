@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError, current_task
+from asyncio import CancelledError
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txpool.aio.block import require_in_loop
-from txpool.aio.blocks import AsyncPipeline, Block, open_blocks, owner_of_call
+from txpool.aio.blocks import AsyncPipeline, AsyncTransaction, Block, owner_of_call
 from txpool.aio.bridge import current, run
 from txpool.aio.cursor import AsyncCursor
-from txpool.aio.lock import TaskLock
+from txpool.aio.lock import TaskLock, innermost
+from txpool.aio.names import AWAITED, INSTEAD, READ, SET, SHIELDED, asynchronous, has_names
 from txpool.datasource import DataSource
 from txpool.datasource.lookup import find
 from txpool.errors import NotSupportedError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@has_names(READ, SET, AWAITED, SHIELDED)
 class AsyncConnection:
     """A connection in an event loop, with the names of psycopg's AsyncConnection. In a transaction it is part of that.
 
@@ -51,12 +53,19 @@ class AsyncConnection:
         `owner` is the block that it is a part of.
         """
         require_in_loop(f"an asynchronous connection of {self._source.name}")
-        if owner is None and open_blocks:
-            owner = owner_of_call(self)
+        if owner is None and innermost.get() is not None:
+            owner = await owner_of_call(self)
         required = self._handle.required
         if statement and required is not None and ambient() is None:
             required.check()  # here, since the greenlet's stack has no line of the program's
-        return await run(partial(self._serialised, function), told=_wait_for_it if shielded else None, owner=owner)
+        return await self._run(function, owner, shielded=shielded)
+
+    async def _run(self, function: Callable[[], T], owner: Block | None, *, shielded: bool) -> T:
+        told = _wait_for_it if shielded else None
+        if owner is None:
+            return await run(partial(self._serialised, function), told=told)
+        async with owner.turn(shielded=shielded):
+            return await run(partial(self._serialised, function), told=told, owner=owner)
 
     def _serialised(self, function: Callable[[], T]) -> T:
         with self._lock:
@@ -85,11 +94,12 @@ class AsyncConnection:
         return other is self or (mine is not None and mine is other.handle.enlistment)
 
     @asynccontextmanager
-    async def hold(self, block: AbstractContextManager[T], kind: str) -> AsyncIterator[tuple[T, Block]]:
+    async def hold(
+        self, block: AbstractContextManager[T], kind: str, *, statement: bool = False
+    ) -> AsyncIterator[tuple[T, Block]]:
         """For this package: around a block of the driver's, in which no other task can use the connection."""
-        outer = owner_of_call(self) if open_blocks else None
-        task: Any = current_task()
-        owner = outer if outer is not None and outer.kind == kind else Block(self, kind)
+        around = await owner_of_call(self)  # a pipeline
+        owner = Block(self, kind) if around is None else around
         entered = False
 
         def enter() -> T:
@@ -110,12 +120,13 @@ class AsyncConnection:
                 self._lock.release()
 
         try:
-            value = await self.call(enter, statement=kind == "COPY", owner=owner)
+            value = await self.call(enter, statement=statement, owner=owner)
         except CancelledError as error:
             if entered:  # its task was cancelled behind that
                 await self.call(partial(leave, error), shielded=True, owner=owner)
             raise
-        open_blocks[task] = owner
+        if around is None:
+            innermost.set(owner)
         try:
             yield value, owner
         except GeneratorExit as error:  # nobody awaits this
@@ -127,10 +138,10 @@ class AsyncConnection:
         else:
             await self.call(partial(leave, None), shielded=True, owner=owner)
         finally:
-            if outer is None:
-                open_blocks.pop(task, None)
-            else:
-                open_blocks[task] = outer
+            if around is None:
+                owner.left = True
+                if innermost.get() is owner:
+                    innermost.set(owner.outer)
 
     @property
     def handle(self) -> PEP249Connection:
@@ -141,6 +152,8 @@ class AsyncConnection:
 
     def cursor(self, *args: Any, **kwargs: Any) -> AsyncCursor:
         """A cursor; the arguments are those of the driver's own."""
+        if self._handle.closed:
+            self._handle.cursor(*args, **kwargs)  # raises
         return AsyncCursor(self, partial(self._handle.cursor, *args, **kwargs))
 
     async def execute(self, query: Any, *args: Any, **kwargs: Any) -> AsyncCursor:
@@ -165,24 +178,26 @@ class AsyncConnection:
         if handle.pooled is None:  # without a wait
             handle.close()
         else:
-            owner = owner_of_call(self) if open_blocks else None
-            await run(partial(self._serialised, handle.close), told=_wait_for_it, owner=owner)
+            await self._run(handle.close, await owner_of_call(self), shielded=True)
 
     async def set_autocommit(self, value: bool) -> None:
         """As psycopg's."""
         await self.call(partial(setattr, self._handle, "autocommit", value))
 
     @asynccontextmanager
-    async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+    async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[AsyncTransaction]:
         """A block as psycopg's; inside a transaction it is a savepoint. NotSupportedError for other drivers."""
-        self._require("transaction")
+        self.require("transaction")
         block = self._handle.transaction(*args, **kwargs)
         entered = await self.call(block.__enter__)
+        given = AsyncTransaction(entered, self)
         try:
-            yield entered
+            yield given
         except GeneratorExit:
             raise
         except BaseException as error:
+            if getattr(error, "transaction", None) is given:  # psycopg's Rollback, of this block
+                error.transaction = entered  # type: ignore[attr-defined]
             if not await self.call(partial(block.__exit__, type(error), error, error.__traceback__), shielded=True):
                 raise
         else:
@@ -191,13 +206,15 @@ class AsyncConnection:
     @asynccontextmanager
     async def pipeline(self) -> AsyncIterator[AsyncPipeline]:
         """Pipeline mode, as psycopg's. No other task can use the connection until its block ends."""
-        self._require("pipeline")
+        self.require("pipeline")
         async with self.hold(self._handle.pipeline(), "pipeline") as (pipeline, block):
-            yield AsyncPipeline(pipeline, block)
+            if block.pipeline is None:  # else it is entered again
+                block.pipeline = AsyncPipeline(pipeline, block)
+            yield block.pipeline
 
     async def notifies(self, *, timeout: float | None = None, stop_after: int | None = None) -> AsyncIterator[Any]:
         """Notifications as they come, as psycopg's. Between them, other tasks can use the connection."""
-        self._require("notifies")
+        self.require("notifies")
         until = None if timeout is None else monotonic() + timeout
         received, left = 0, timeout
         while True:
@@ -214,12 +231,13 @@ class AsyncConnection:
 
     async def cancel_safe(self, *, timeout: float = 30.0) -> None:
         """Cancel what the connection executes, as psycopg's."""
-        self._require("cancel_safe")
+        self.require("cancel_safe")
         await run(lambda: in_thread(partial(self._handle.cancel_safe, timeout=timeout)), told=_wait_for_it)
 
-    def _require(self, method: str) -> None:
+    def require(self, method: str, what: str = "") -> None:
+        """For this package: NotSupportedError if the synchronous one has no such method."""
         if not hasattr(type(self._handle), method):
-            raise NotSupportedError(f"{self._source.name}: its driver has no {method}(). Nothing was done")
+            raise NotSupportedError(f"{self._source.name}: its driver has no {what or f'{method}()'}. Nothing was done")
 
     @property
     def closed(self) -> bool:
@@ -244,7 +262,7 @@ class AsyncConnection:
         if self._handle.pooled is None:  # in a transaction, or closed: without a wait
             self._handle.close()
         else:
-            await run(partial(self._serialised, partial(self._leave, kind, error)), told=_wait_for_it)
+            await self._run(partial(self._leave, kind, error), await owner_of_call(self), shielded=True)
 
     def _leave(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         try:
@@ -252,10 +270,37 @@ class AsyncConnection:
         finally:
             self._handle.close()
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # psycopg's own functions, as TypeInfo.fetch(), ask by isinstance() whether to await.
+        return asynchronous(self._handle.__class__) or type(self)
+
+    def read(self, name: str) -> Any:
+        """For this package: an attribute of the synchronous one."""
+        if name == "connection":
+            return self
+        if not hasattr(type(self._handle), name) and not name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._handle, name)
+
+    def write(self, name: str, value: object) -> None:
+        """For this package: set an attribute of the synchronous one."""
+        self.read(name)
+        setattr(self._handle, name, value)
+
+    @property
+    def lock(self) -> AbstractAsyncContextManager[None]:
+        """For psycopg's own cursors over this connection, which wait by `wait()`: that is serialised with all else."""
+        self.read("lock")
+        return nullcontext()
+
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not hasattr(type(self._handle), name):
-            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-        instead = "write `await cancel_safe()`" if name == "cancel" else "use that in a thread, by asyncio.to_thread()"
+        if name.startswith("_") and not name.startswith("__") and name not in AsyncConnection.__slots__:
+            return self.read(name)  # psycopg's own cursors over this connection look there
+        known = hasattr(type(self._handle), name) or name in INSTEAD
+        if name.startswith("__") or not known:
+            raise AttributeError(f"an asynchronous connection of {self._source.name} has no attribute {name!r}")
+        instead = INSTEAD.get(name, "use that in a thread, by asyncio.to_thread()")
         what = f"an asynchronous connection of {self._source.name}"
         raise AttributeError(f"{what} has no {name!r}, which the synchronous one has: {instead}")
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from txpool.aio.blocks import AsyncCopy
-from txpool.errors import NotSupportedError
+from txpool.aio.names import OF_CURSOR, SET_ON_CURSOR, asynchronous, has_names
+from txpool.errors import ProgrammingError
 
 if TYPE_CHECKING:
     from txpool.aio.connection import AsyncConnection
 
-#: What can be set before the first statement, and how it stands then.
-_SETTABLE = {"arraysize": 1, "row_factory": None, "itersize": 100, "format": None}
-#: Of a cursor that has executed nothing.
-_EMPTY = {"description": None, "rowcount": -1, "lastrowid": None, "statusmessage": None, "rownumber": None}
+_END = object()
 
 
 class _Copying:
@@ -37,6 +36,24 @@ class _Copying:
         return left
 
 
+class _Streaming:
+    """The synchronous block of a stream."""
+
+    def __init__(self, make: Callable[[], Any], query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._make = make
+        self._arguments = query, args, kwargs
+        self._rows: Any = None
+
+    def __enter__(self) -> Any:
+        query, args, kwargs = self._arguments
+        self._rows = self._make().stream(query, *args, **kwargs)
+        return self._rows
+
+    def __exit__(self, *_: object) -> None:
+        self._rows.close()
+
+
+@has_names(OF_CURSOR, SET_ON_CURSOR)
 class AsyncCursor:
     """A cursor in an event loop. The synchronous one is made by its first call, since that may have to wait."""
 
@@ -97,10 +114,11 @@ class AsyncCursor:
         rows: list[Any] = await self._call("fetchall")
         return rows
 
-    async def nextset(self) -> bool | None:
-        """Go to the next result; None if there is none."""
-        advanced: bool | None = await self._call("nextset")
-        return advanced
+    def nextset(self) -> Any:
+        """Go to the next result; None if there is none. At once with psycopg, as its own; else awaited."""
+        if not hasattr(type(self._connection.handle), "pipeline"):
+            return self._call("nextset")
+        return None if self._cursor is None else self._cursor.nextset()
 
     async def scroll(self, *args: Any, **kwargs: Any) -> None:
         """Move within the result, as the driver's."""
@@ -110,14 +128,51 @@ class AsyncCursor:
     async def copy(self, statement: Any, params: Any = None, *, writer: Any = None) -> AsyncIterator[AsyncCopy]:
         """COPY, as psycopg's. No other task can use the connection until its block ends."""
         connection = self._connection
-        if not hasattr(type(connection.handle), "pipeline"):  # a cursor is made by its first call
-            raise NotSupportedError(f"{connection.datasource.name}: its driver has no COPY. Nothing was done")
-        async with connection.hold(_Copying(self._made, statement, params, writer), "COPY") as (copy, block):
+        connection.require("pipeline", "COPY")  # a cursor is made by its first call
+        copying = _Copying(self._made, statement, params, writer)
+        async with connection.hold(copying, "COPY", statement=True) as (copy, block):
             yield AsyncCopy(copy, self, block)
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        while (row := await self.fetchone()) is not None:
-            yield row
+    async def stream(self, query: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        """Rows as they arrive, as psycopg's. No other task can use the connection until its end."""
+        connection = self._connection
+        connection.require("pipeline", "stream")
+        streaming = _Streaming(self._made, query, args, kwargs)
+        async with connection.hold(streaming, "stream", statement=True) as (rows, block):
+            try:
+                while (row := await connection.call(partial(next, rows, _END), owner=block)) is not _END:
+                    yield row
+            except GeneratorExit:  # it is left early
+                block.closing = True
+                await connection.call(rows.close, shielded=True, owner=block)
+                raise
+
+    async def results(self) -> AsyncIterator[Self]:
+        """The cursor at each of its results, as psycopg's."""
+        more: bool | None = self._cursor is not None and getattr(self._cursor, "pgresult", True) is not None
+        while more:
+            yield self
+            more = await self._call("nextset")
+
+    async def set_result(self, index: int) -> Self:
+        """Go to this result, as psycopg's."""
+        await self._call("set_result", index)
+        return self
+
+    def setinputsizes(self, sizes: Any) -> None:
+        """Does nothing, as in the drivers."""
+
+    def setoutputsize(self, size: Any, column: Any = None) -> None:
+        """Does nothing, as in the drivers."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        row = await self._connection.call(lambda: next(self._made(), _END))
+        if row is _END:
+            raise StopAsyncIteration
+        return row
 
     async def close(self) -> None:
         """Close the cursor; what it held open on the connection is released."""
@@ -137,40 +192,83 @@ class AsyncCursor:
         await self.close()
 
     @property
+    def adapters(self) -> Any:
+        """As psycopg's: what is registered there holds for this cursor."""
+        return self._at_once("adapters").adapters
+
+    def mogrify(self, query: Any, params: Any = None) -> str:
+        """As psycopg's AsyncClientCursor has it."""
+        mogrified: str = self._at_once("mogrify").mogrify(query, params)
+        return mogrified
+
+    def _at_once(self, name: str) -> Any:
+        """The synchronous one, for what cannot be awaited."""
+        connection = self._connection
+        connection.require("pipeline", name)
+        if self._cursor is None and connection.handle.pooled is None:
+            raise ProgrammingError(
+                f"{name} of {self!r}: in a transaction a cursor has it behind its first statement. Until then, "
+                "connection.adapters holds for all cursors that follow. Nothing was done"
+            )
+        return self._made()
+
+    @property
     def connection(self) -> AsyncConnection:
         """The connection that made it."""
         return self._connection
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # Libraries ask by isinstance() which driver a cursor is of, and whether to await it.
+        handle: Any = self._connection.handle
+        if not hasattr(type(handle), "cursor_factory"):
+            return type(self)
+        if self._cursor is None:
+            make: Any = self._make
+            of_server = make.args or make.keywords.get("name")
+            made = handle.server_cursor_factory if of_server else handle.cursor_factory
+        else:
+            made = self._cursor.__class__
+        return asynchronous(made) or type(self)
 
     @property
     def closed(self) -> bool:
         """Whether it is closed."""
         return self._closed
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-        cursor = self._cursor
-        if cursor is None:
-            if name in self._given:
-                return self._given[name]
-            if name in _EMPTY or name in _SETTABLE:
-                return _EMPTY.get(name, _SETTABLE.get(name))
-        elif name in _EMPTY or name in _SETTABLE:
-            return getattr(cursor, name)
-        instead = "where the synchronous one has it, use that in a thread, by asyncio.to_thread()"
-        if name == "stream":
-            instead = "take a cursor of the server's, by connection.cursor('a name'), and `async for` fetches its rows"
-        raise AttributeError(f"an asynchronous cursor of {self._connection.datasource.name} has no {name!r}: {instead}")
+    def read(self, name: str) -> Any:
+        """For this package: an attribute of the synchronous one, or as it is before the first statement."""
+        if self._cursor is not None:
+            return getattr(self._cursor, name)
+        if name in self._given:
+            return self._given[name]
+        make: Any = self._make
+        handle: Any = self._connection.handle
+        if hasattr(type(handle), "pipeline"):
+            if name == "row_factory" and not make.keywords.get(name):
+                return handle.row_factory
+            if name == "format":
+                from psycopg.pq import Format
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
-            object.__setattr__(self, name, value)
-        elif name not in _SETTABLE:
-            raise AttributeError(f"{name!r} cannot be set on an asynchronous cursor")
-        elif self._cursor is None:
+                return Format(int(make.keywords.get("binary") or False))
+        return {"name": None, **make.keywords, **dict(zip(("name",), make.args, strict=False))}.get(
+            name, OF_CURSOR.get(name, SET_ON_CURSOR.get(name))
+        )
+
+    def write(self, name: str, value: object) -> None:
+        """For this package: set an attribute of the synchronous one, now or once it is made."""
+        if self._cursor is None:
             self._given[name] = value
         else:
             setattr(self._cursor, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        raise AttributeError(
+            f"an asynchronous cursor of {self._connection.datasource.name} has no {name!r}: where the synchronous one "
+            "has it, use that in a thread, by asyncio.to_thread()"
+        )
 
     def __repr__(self) -> str:
         return f"<asynchronous cursor: {self._cursor!r}>" if self._cursor is not None else "<asynchronous cursor>"

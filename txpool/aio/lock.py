@@ -1,14 +1,17 @@
 """A lock that tasks and threads wait for together, first in first out.
 
-Its owner is a call of a task, a block of several calls, or a thread.
+Its owner is a call of a task, a block of several calls, or a thread. Beside it is what wakes a call that waits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 from _thread import allocate_lock, get_ident
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
+from time import monotonic
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +19,8 @@ from txpool.aio.threads import working_for
 from txpool.errors import ProgrammingError
 from txpool.locks import Lock
 
+#: The innermost open block of a connection, as COPY's: of a task, and of the tasks and threads that it starts in it.
+innermost: ContextVar[Any] = ContextVar("txpool_block", default=None)
 #: What tells the call in which this code runs.
 owner_of_calls: list[Callable[[], Any]] = []
 
@@ -66,6 +71,11 @@ class TaskLock:
                 return False
             if in_loop:
                 raise self._would_hold_the_loop()
+            if (block := innermost.get()) is not None and block.is_within(self._owner):
+                raise ProgrammingError(
+                    f"{self._gtrid or 'a connection'} is within a {block.kind} of the task that has started this, and "
+                    "can do nothing else before that block's end. Nothing was sent"
+                )
             if call is not None:
                 waiter = _Waiter(owner, call.signal())
             else:
@@ -111,6 +121,49 @@ class TaskLock:
     def _would_hold_the_loop(self) -> ProgrammingError:
         return ProgrammingError(
             f"{self._gtrid} was begun in an event loop, and this synchronous call in it would hold the loop: write "
-            "`await txpool.aconnect(…)`, and await what its connections do; or have a thread call it, by `await "
-            "asyncio.to_thread(…)`. Nothing was done"
+            "`await txpool.aconnect(…)`, and await what its connections do (SQLAlchemy: "
+            "`txpool.create_async_engine(…)`); or have a thread call it, by `await asyncio.to_thread(…)`. Nothing was "
+            "done"
         )
+
+
+class Signal:
+    """As `txpool.loops.OneShotEvent`."""
+
+    __slots__ = ("_call", "_set", "number")
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._set = False
+        self.number = 0
+
+    def is_set(self) -> bool:
+        """Whether it was released, and not acquired since."""
+        return self._set
+
+    def acquire(self, timeout: float = -1) -> bool:
+        call = self._call
+        until = None if timeout < 0 else monotonic() + timeout
+        if call.blocking:
+            return self._acquire_blocking(until)
+        if not self._set:
+            call.sleep_until(self, None if timeout < 0 else timeout)
+            if call.blocking:
+                return self._acquire_blocking(until)
+        was_set, self._set = self._set, False
+        return was_set
+
+    def _acquire_blocking(self, until: float | None) -> bool:
+        pause = select.poll()  # of nothing: it sleeps
+        while not self._set:
+            if until is not None and monotonic() >= until:
+                return False
+            pause.poll(1)
+        self._set = False
+        return True
+
+    def release(self) -> None:
+        if self._set:
+            raise RuntimeError("it was released before")
+        self._set = True
+        self._call.wake_soon(self.number)

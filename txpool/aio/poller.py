@@ -1,15 +1,19 @@
-"""What an event loop holds for the calls that wait in it: their tasks, and the descriptors that they wait for.
+"""What an event loop holds for the calls that wait in it: their tasks, and the descriptors and times they wait for.
 
 A descriptor stays registered with an epoll of its own, of which the loop watches one descriptor: to register it with
 the loop for each wait, and to remove it again, would cost more than the wait. It is armed for one event at a time, and
 the kernel forgets it when it is closed: nothing of it is left when its number is another's.
+
+All times have one timer of the loop's. Most waits are over long before theirs, and that costs a dictionary's entry.
 """
 
 from __future__ import annotations
 
 import select
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
+from math import inf
+from time import monotonic
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary, ref
 
@@ -17,6 +21,13 @@ from txpool.loops import READ, WRITE
 
 #: How many calls go on before the loop does other work: so many hold it for a few milliseconds.
 _AT_ONCE: Final = 8
+#: What epoll is to tell of, by the numbers READ, WRITE and both.
+_MASKS: Final = (
+    select.EPOLLONESHOT,
+    select.EPOLLONESHOT | select.EPOLLIN,
+    select.EPOLLONESHOT | select.EPOLLOUT,
+    select.EPOLLONESHOT | select.EPOLLIN | select.EPOLLOUT,
+)
 
 
 class Waiting(Protocol):
@@ -57,18 +68,18 @@ class Poller:
         self._epoll = select.epoll()
         #: By descriptor: who waits, in which wait, for which events of epoll's, and what keeps its task.
         self._waiting: dict[int, tuple[Waiting, int, int, object]] = {}
-        #: What keeps the tasks of those that wait for no descriptor.
-        self.held: set[object] = set()
+        #: Those that wait for a time, perhaps besides, or for what other code tells: until when by the monotonic clock,
+        #: in which wait, and what keeps their task.
+        self._timed: dict[Waiting, tuple[float, int, object]] = {}
+        #: When the timer comes, and that.
+        self._next = inf
+        self._timer: TimerHandle | None = None
         self.wakings = Wakings()
         loop.add_reader(self._epoll.fileno(), self._drain)
 
     def watch(self, descriptor: int, events: int, waiting: Waiting, number: int, kept: object) -> None:
         """Wake it once, as soon as the descriptor is ready for one of these events."""
-        mask = select.EPOLLONESHOT
-        if events & READ:
-            mask |= select.EPOLLIN
-        if events & WRITE:
-            mask |= select.EPOLLOUT
+        mask = _MASKS[events]
         self._waiting[descriptor] = waiting, number, mask, kept
         try:
             self._epoll.modify(descriptor, mask)
@@ -78,6 +89,38 @@ class Poller:
     def unwatch(self, descriptor: int) -> None:
         """Nobody waits for it any more."""
         self._waiting.pop(descriptor, None)
+
+    def wake_after(
+        self, loop: AbstractEventLoop, seconds: float | None, waiting: Waiting, number: int, kept: object
+    ) -> None:
+        """Keep its task until `let_go`, and wake it after so many seconds, if it then still waits."""
+        until = inf if seconds is None else monotonic() + seconds
+        self._timed[waiting] = until, number, kept
+        if until < self._next:
+            self._set_timer(loop, until)
+
+    def let_go(self, waiting: Waiting) -> None:
+        """It waits no more."""
+        self._timed.pop(waiting, None)
+
+    def _set_timer(self, loop: AbstractEventLoop, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_later(max(until - monotonic(), 0), self._wake_timed, loop)
+        self._next = until
+
+    def _wake_timed(self, loop: AbstractEventLoop) -> None:
+        self._timer, self._next = None, inf
+        try:
+            now = monotonic()
+            for waiting, entry in [each for each in self._timed.items() if each[1][0] <= now]:
+                waiting.wake(entry[1], 0)
+                if self._timed.get(waiting) is entry:
+                    del self._timed[waiting]
+        finally:
+            until = min((entry[0] for entry in self._timed.values()), default=inf)
+            if until < self._next:
+                self._set_timer(loop, until)
 
     def _drain(self) -> None:
         ready = self._epoll.poll(0, _AT_ONCE)
@@ -109,3 +152,15 @@ def poller_of(loop: Any) -> Poller:
         poller = Poller(loop)
         _pollers[loop] = ref(poller)
     return poller
+
+
+def block(descriptor: int, events: int, timeout: float | None) -> int:
+    """Wait as a call does, but hold the loop: for one whose loop is gone."""
+    ready = select.poll()
+    wanted = (select.POLLIN if events & READ else 0) | (select.POLLOUT if events & WRITE else 0)
+    ready.register(descriptor, wanted)
+    found = ready.poll(None if timeout is None else timeout * 1000)
+    if not found:
+        return 0
+    event = found[0][1]
+    return (events & READ if event & ~select.POLLOUT else 0) | (events & WRITE if event & ~select.POLLIN else 0)

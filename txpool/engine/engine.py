@@ -31,6 +31,7 @@ _DATASOURCES = {
     "pool": "",
     "poolclass": "",
     "creator": "",
+    "async_creator": "",
 }
 
 _TEMPORARY = re.compile(r"\s*(?:create|drop)\s+temporary\b", re.IGNORECASE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from txpool.resources.recovery_access import PreparedBranch
 
@@ -25,4 +25,15 @@ class LockHolders(Protocol):
 
         Empty if it waits for none, or if that is not known. The raw connections are in use: nothing is done on
         them. A name proves nothing: a branch whose owner is none of ours is left out.
+        """
+
+
+@runtime_checkable
+class KnowsSessions(Protocol):
+    """What a `LockHolders` may have, too: which sessions hold the locks."""
+
+    def sessions(self, waiting: Sequence[Any]) -> list[list[int]]:
+        """For each raw connection, the `session_number`s of those that its statement waits for.
+
+        Empty if it waits for none, or if that is not known. As `LockHolders.holders` otherwise.
         """

@@ -23,6 +23,8 @@ class WaitingStatement:
     seconds: float
     branches: tuple[PreparedBranch, ...]
     certain: bool
+    #: What holds the lock, if no branch does: in words, work of this process.
+    work: tuple[str, ...] = ()
 
     @property
     def xids(self) -> list[Xid]:
@@ -31,6 +33,13 @@ class WaitingStatement:
 
     def __str__(self) -> str:
         who = f"a statement of {self.gtrid}" if self.gtrid else "a statement outside any transaction"
+        start = f"{self.source.name}: {who}, in {self.thread}, has executed for {self.seconds:.1f} s and waits for"
+        if self.work:
+            return (
+                f"{start} a lock of {'; '.join(self.work)}. It goes on waiting until that has ended, or its own "
+                "timeout is over. If that waits for this statement in turn, only a timeout ends the two: set "
+                "transaction.timeout, or give timeout= to the block"
+            )
         named = [_describe(branch) for branch in self.branches[:_MOST_NAMED]]
         if len(self.branches) > _MOST_NAMED:
             named.append(f"{len(self.branches) - _MOST_NAMED} more")
@@ -40,7 +49,7 @@ class WaitingStatement:
             held = f"a lock of a prepared branch. The server does not tell of which. Candidates: {'; '.join(named)}"
         gtrids = [xid.gtrid for xid in self.xids]
         return (
-            f"{self.source.name}: {who}, in {self.thread}, has executed for {self.seconds:.1f} s and waits for {held}. "
+            f"{start} {held}. "
             "A branch is ended by its process or, if that is dead, by recovery, and the statement goes on waiting "
             f"until then. See `txpool-recovery show {gtrids[0] if len(gtrids) == 1 else 'GTRID'}`; "
             "`txpool-recovery scan` lets recovery look at once"

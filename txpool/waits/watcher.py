@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import threading
+from collections.abc import Iterator
 from contextvars import Context
 from pkgutil import resolve_name
 from time import monotonic
@@ -25,6 +26,7 @@ from txpool.jobs.bypass import in_task
 from txpool.locks import Lock
 from txpool.pool.pooled import Pooled
 from txpool.resources.deadlines import step_until
+from txpool.resources.lock_holders import KnowsSessions
 from txpool.tm import manager
 from txpool.waits.settling import Settling
 from txpool.waits.statement import WaitingStatement
@@ -86,20 +88,34 @@ def _waits(source: DataSource, late: list[Pooled[object]]) -> dict[Statement, Wa
         holders = resolve_name(source.resource_manager.lock_holders or "")(source.settings, source.driver_adapter)
         with step_until(monotonic() + _LOOK_SECONDS):
             found = holders.holders([pooled.raw for pooled in late])
+            sessions: list[list[int]] = [[] for _ in late]
+            if not all(found) and isinstance(holders, KnowsSessions):
+                sessions = holders.sessions([pooled.raw for pooled in late])
     except Exception as error:
         logger.info("%s: what a statement waits for is not known at the moment: %s", source.name, described(error))
         return {}
     waits = {}
-    for pooled, since, held in zip(late, begun, found, strict=True):
+    for pooled, since, held, held_by in zip(late, begun, found, sessions, strict=True):
         gtrid = "" if pooled.plain else pooled.gtrid
         thread = "".join(holder.name for holder in pooled.holder[:1])
         # What its own transaction has prepared is Spark's, whose driver sees to it: no recovery would end that.
         branches = tuple(branch for branch in held if branch.xid.gtrid != gtrid)
-        if branches and since in (pooled.since, pooled.ending):  # else it has ended meanwhile
+        work = () if branches else tuple(_work(source, {*held_by}))
+        if (branches or work) and since in (pooled.since, pooled.ending):  # else it has ended meanwhile
             waits[id(pooled), since] = WaitingStatement(
-                source, gtrid, thread, monotonic() - since, branches, holders.certain
+                source, gtrid, thread, monotonic() - since, branches, holders.certain, work
             )
     return waits
+
+
+def _work(source: DataSource, sessions: set[int]) -> Iterator[str]:
+    """Who has these sessions, if connections of this pool do."""
+    for pooled in source.pool.state.all():
+        if pooled.holder and pooled.is_open and getattr(pooled.raw, "session_number", None) in sessions:
+            who = "work outside any transaction" if pooled.plain else pooled.gtrid
+            thread = "".join(holder.name for holder in pooled.holder[:1])
+            since = monotonic() - pooled.taken_at
+            yield f"{who}, of this process, whose connection was taken {since:.1f} s ago in {thread}"
 
 
 # -- the thread -------------------------------------------------------------------------------------------------------

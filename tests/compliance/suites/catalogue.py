@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -37,10 +37,17 @@ class Suite:
     options: tuple[str, ...] = ()
     #: Not with txpool in the driver's place, but over the ENGINE txpool.django.
     through_engine: bool = False
+    #: In an event loop: with txpool's asynchronous connections in place of the driver's.
+    asynchronous: bool = False
 
     @property
     def id(self) -> str:
-        return f"{self.name}-{self.driver}{'-engine' if self.through_engine else ''}"
+        return f"{self.name}-{self.driver}{'-engine' * self.through_engine}{'-asyncio' * self.asynchronous}"
+
+    @property
+    def shown(self) -> str:
+        """The driver, for people."""
+        return f"{self.driver}{', asyncio' * self.asynchronous}"
 
     @property
     def chosen(self) -> tuple[str, ...]:
@@ -96,6 +103,20 @@ _PSYCOPG = Suite(
     options=("-p", "no:unraisableexception"),
 )
 
+_PSYCOPG_ASYNCIO = replace(
+    _PSYCOPG,
+    asynchronous=True,
+    tests=_under_tests("test_pipeline_async", "test_tpc_async"),
+    more=_under_tests(
+        *("test_notify_async", "test_transaction_async"),
+        *("test_concurrency_async", "test_connection_async", "test_copy_async", "test_cursor_async"),
+        *("test_cursor_client_async", "test_cursor_common_async", "test_cursor_raw_async", "test_cursor_server_async"),
+        "test_prepared_async",
+    ),
+    left_out=_PSYCOPG.left_out | {"*test_resolve_hostaddr_conn*": "replaces the function that opens a connection"},
+    marked_out={name: reason for name, reason in _PSYCOPG.marked_out.items() if name != "anyio"},
+)
+
 _SQLALCHEMY_LEFT_OUT = {
     "test/dialect/postgresql/test_async*": "asyncio",
     "*_asyncpg*": "another driver",
@@ -123,6 +144,17 @@ _MORE_OF_AN_ENGINE = (
 )
 
 
+_SQLALCHEMY_ASYNCIO = replace(
+    _sqlalchemy("psycopg"),
+    asynchronous=True,
+    tests=("test/ext/asyncio/test_engine.py",),
+    more=(
+        *("test/ext/asyncio/test_cancellation.py", "test/ext/asyncio/test_session.py"),
+        *("test/ext/asyncio/test_scoping.py", "test/dialect/test_suite.py"),
+    ),
+)
+
+
 def _django(driver: str, *, through_engine: bool = False) -> Suite:
     return Suite(
         name="django",
@@ -146,7 +178,9 @@ SUITES: Final = (
         options=("-c", os.devnull, f"--confcutdir={INSIDE}"),
     ),
     _PSYCOPG,
+    _PSYCOPG_ASYNCIO,
     _sqlalchemy("psycopg", "test/dialect/postgresql"),
+    _SQLALCHEMY_ASYNCIO,
     _sqlalchemy("sqlite3", "test/dialect/sqlite"),
     _django("psycopg"),
     _django("sqlite3"),

@@ -79,7 +79,8 @@ def _run(suite: Suite, folder: Path, server: Server, place: Path, side: str) -> 
         command += ["-o", f"cache_dir={own / 'cache'}", "-m", suite.markers, *suite.options]
         command += [str(folder / each) for each in suite.chosen]
     if suite.name == "sqlalchemy":
-        url = f"postgresql+psycopg://{server.user}:{server.password}@127.0.0.1:{server.port}/{name}"
+        dialect = f"postgresql+psycopg{'_async' * suite.asynchronous}"
+        url = f"{dialect}://{server.user}:{server.password}@127.0.0.1:{server.port}/{name}"
         # It takes the name apart at each underscore: a relative one is in the side's own folder.
         command += ["--dburi", url if suite.driver == "psycopg" else f"sqlite:///{file.name}"]
     path = [str(ROOT), str(INSIDE), str(folder), os.environ.get("PYTHONPATH", "")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 from typing import Any
@@ -122,3 +123,59 @@ def test_many_wait_at_once() -> None:
                 each.close()
 
     asyncio.run(main())
+
+
+def test_a_loop_that_is_closed_during_a_wait_with_a_time() -> None:
+    """The call is finished once the collector has found its task."""
+    ended: list[bool] = []
+
+    def wait() -> None:
+        try:
+            call().signal().acquire(600)
+        finally:
+            ended.append(True)
+
+    async def work() -> None:
+        await run(wait)
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work())
+    loop.run_until_complete(asyncio.sleep(0))
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    del task
+    loop.close()
+    gc.collect()
+    assert ended == [True]
+
+
+def test_all_times_of_a_loop_have_one_timer() -> None:
+    async def main() -> None:
+        loop: Any = asyncio.get_running_loop()
+        made = 0
+        calling = loop.call_at
+
+        def call_at(*args: Any, **options: Any) -> Any:
+            nonlocal made
+            made += 1
+            return calling(*args, **options)
+
+        loop.call_at = call_at
+        for _ in range(50):
+            woken = [call_soon_released(loop) for _ in range(4)]
+            assert await asyncio.gather(*woken) == [True] * 4
+        assert made < 5
+        loop.call_at = calling
+        assert await run(lambda: call().signal().acquire(0.01)) is False
+        late = [run(lambda seconds=seconds: call().signal().acquire(seconds)) for seconds in (0.03, 0.01, 0.02)]  # type: ignore[misc]
+        assert await asyncio.gather(*late) == [False] * 3
+
+    asyncio.run(main())
+
+
+async def call_soon_released(loop: asyncio.AbstractEventLoop) -> bool:
+    def wait() -> bool:
+        signal = call().signal()
+        loop.call_soon(signal.release)
+        return bool(signal.acquire(60))
+
+    return await run(wait)

@@ -47,7 +47,7 @@ class RLock(Held):
 
 txpool.locks.Lock, txpool.locks.RLock = Lock, RLock
 import txpool
-from txpool.aio.bridge import Call
+from txpool.aio.call import Call
 pause, switches = Call._pause, 0
 
 def checked(self):

@@ -26,31 +26,47 @@ def test_a_thousand_tasks_on_few_connections(two: TwoDatabases) -> None:
 
 
 def test_in_turn(two: TwoDatabases) -> None:
-    """The connections are held until all wait: then each gets one in the order in which they came."""
+    """A thousand tasks and threads wait for 20 connections: each gets one in the order in which they came.
+
+    The loop goes on meanwhile: it turns at least once for each task that has come.
+    """
+    count, each = 1000, 20  # one in so many is a thread
     order: list[int] = []
-    pool = two.one.pool
+    server = two.databases.server
+    few = txpool.DataSource(
+        name="few",
+        driver="psycopg",
+        url=server.url("one"),
+        password=server.password,
+        pool_max_size=20,
+        pool_max_wait=120,
+    )
+    pool = few.pool
 
     async def take(number: int) -> None:
-        async with await txpool.aconnect(two.one):
+        async with await txpool.aconnect(few) as connection:
             order.append(number)
+            if number % 50 == 1:
+                await connection.execute("select 1")
 
     def take_in_thread(number: int) -> None:
-        with two.one.connect():
+        with few.connect():
             order.append(number)
 
     async def main() -> None:
-        held = [await txpool.aconnect(two.one) for _ in range(5)]
+        held = [await txpool.aconnect(few) for _ in range(20)]
         waiting: list[asyncio.Task[None]] = []
         threads: list[threading.Thread] = []
-        for number in range(20):
+        for number in range(count):
             queued = len(pool.state.waiters)
-            if number % 4:
+            if number % each:
                 waiting.append(asyncio.create_task(take(number)))
             else:
                 threads.append(threading.Thread(target=take_in_thread, args=(number,)))
                 threads[-1].start()
             while len(pool.state.waiters) == queued:
                 await asyncio.sleep(0)
+        assert not order
         waiters = [*pool.state.waiters]
         handed: list[object] = []
         hand_over = type(pool.state)._hand_over
@@ -61,17 +77,18 @@ def test_in_turn(two: TwoDatabases) -> None:
 
         type(pool.state)._hand_over = noted  # type: ignore[method-assign, assignment]
         try:
-            await held.pop().close()
+            for connection in held:
+                await connection.close()
             await asyncio.gather(*waiting)
             await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
         finally:
             type(pool.state)._hand_over = hand_over  # type: ignore[method-assign]
         assert handed == waiters
-        for connection in held:
-            await connection.close()
 
-    asyncio.run(main())
-    assert sorted(order) == [*range(20)]
+    with few:
+        asyncio.run(asyncio.wait_for(main(), 120))
+        assert few.statistics().taken == few.statistics().waiting == 0
+    assert sorted(order) == [*range(count)]
 
 
 def test_a_task_that_is_cancelled_as_it_connects(two: TwoDatabases) -> None:

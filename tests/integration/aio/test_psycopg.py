@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import scalar_row
+from psycopg.types import TypeInfo
+from psycopg.types.numeric import FloatLoader
 
 import txpool
 from tests.integration.aio.two_databases import TwoDatabases, struck_at
@@ -55,30 +59,29 @@ def test_copy(two: TwoDatabases, inside: bool) -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_childs_statement_during_anothers_copy(two: TwoDatabases, inside: bool) -> None:
-    """It waits for its end. The same task's own is refused."""
+def test_anothers_statement_during_a_copy(two: TwoDatabases, inside: bool) -> None:
+    """It waits for its end. The same task's own is refused, and so is one of a task that was started in it."""
 
-    async def insert(connection: Any) -> None:
+    async def insert(connection: Any, begun: asyncio.Event) -> None:
+        await begun.wait()
         await connection.execute("insert into t values (2000)")
 
     async def work() -> None:
-        async with (
-            await txpool.aconnect(two.one) as connection,
-            connection.cursor() as cursor,
-            asyncio.TaskGroup() as group,
-            cursor.copy("copy t from stdin") as copy,
-        ):
-            child = group.create_task(insert(connection))
-            for value in range(1000):
-                await copy.write_row((value,))
-                await asyncio.sleep(0)
-            assert not child.done()
-            with pytest.raises(txpool.ProgrammingError, match="within a COPY of this task"):
-                await connection.execute("select 1")
-            if inside:
-                other = await txpool.aconnect(two.one)
-                with pytest.raises(txpool.ProgrammingError, match="within a COPY of this task"):
-                    await other.execute("select 1")
+        begun = asyncio.Event()
+        async with await txpool.aconnect(two.one) as connection, asyncio.TaskGroup() as group:
+            other = group.create_task(insert(connection, begun))
+            async with connection.cursor() as cursor, cursor.copy("copy t from stdin") as copy:
+                begun.set()
+                for value in range(1000):
+                    await copy.write_row((value,))
+                    await asyncio.sleep(0)
+                assert not other.done()
+                refused = [connection.execute("select 1"), asyncio.ensure_future(connection.execute("select 1"))]
+                if inside:
+                    refused.append((await txpool.aconnect(two.one)).execute("select 1"))
+                for each in refused:
+                    with pytest.raises(txpool.ProgrammingError, match="within a COPY of this task"):
+                        await each
 
     async def main() -> None:
         if inside:
@@ -91,24 +94,97 @@ def test_a_childs_statement_during_anothers_copy(two: TwoDatabases, inside: bool
     assert values(two) == [*range(1000), 2000]
 
 
+@pytest.mark.parametrize("kind", ["COPY", "pipeline"])
+def test_a_thread_within_a_block(two: TwoDatabases, kind: str) -> None:
+    """Its statement would wait for the block, and that for the thread."""
+
+    def work() -> None:
+        two.one.connect().execute("insert into t values (7)")
+
+    async def main() -> None:
+        async with txpool.transaction(), await txpool.aconnect(two.one) as connection, connection.cursor() as cursor:
+            async with connection.pipeline() if kind == "pipeline" else cursor.copy("copy t from stdin"):
+                with pytest.raises(txpool.ProgrammingError, match=f"within a {kind} of the task"):
+                    await asyncio.to_thread(work)
+            await asyncio.to_thread(work)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert values(two) == [7]
+
+
+def test_two_copies_of_one_task(two: TwoDatabases) -> None:
+    """Out of one database, and into another. Behind the inner one, the outer one's connection is as it was."""
+    two.databases.execute("one", "insert into t select generate_series(1, 100)")
+
+    async def main() -> None:
+        async with (
+            txpool.transaction(),
+            await txpool.aconnect(two.one) as one,
+            await txpool.aconnect(two.two) as other,
+            one.cursor() as source,
+            other.cursor() as target,
+            source.copy("copy t to stdout") as reading,
+        ):
+            async with target.copy("copy t from stdin") as writing:
+                async for part in reading:
+                    await writing.write(part)
+            with pytest.raises(txpool.ProgrammingError, match="within a COPY of this task"):
+                await one.execute("select 1")
+            assert (await (await other.execute("select count(*) from t")).fetchone()) == (100,)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert values(two, "two") == [*range(1, 101)]
+
+
+def test_a_stream_that_is_left_early(two: TwoDatabases) -> None:
+    """The loop closes it by a task of its own: what comes next on the connection waits for that."""
+
+    async def main() -> None:
+        async with await txpool.aconnect(two.one) as connection:
+            for value in range(3):
+                async for row in connection.cursor().stream("select generate_series(1, 100000)"):
+                    assert row == (1,)
+                    break
+                await connection.rollback()  # psycopg has had the server cancel it
+                await connection.execute("insert into t values (%s)", (value,))
+                await connection.commit()
+            async for _ in connection.cursor().stream("select 1"):
+                with pytest.raises(txpool.ProgrammingError, match="within a stream"):
+                    await connection.execute("insert into t values (7)")
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert values(two) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_pipeline(two: TwoDatabases, inside: bool) -> None:
-    async def others(connection: Any) -> None:
-        await connection.execute("insert into t values (3000)")
+    """Tasks that were started in it are in it, one call after the other; others wait. No COPY is in it."""
+
+    async def insert(connection: Any, value: int, begun: asyncio.Event) -> None:
+        await begun.wait()
+        await connection.execute("insert into t values (%s)", (value,))
 
     async def work() -> None:
+        begun = asyncio.Event()
         async with await txpool.aconnect(two.one) as connection:
+            other = asyncio.ensure_future(insert(connection, 3000, begun))
             async with connection.pipeline() as pipeline:
-                child = asyncio.ensure_future(others(connection))
-                for value in range(100):
+                begun.set()
+                children = [insert(connection, value, begun) for value in range(50)]
+                await asyncio.gather(*children)
+                for value in range(50, 100):
                     await connection.execute("insert into t values (%s)", (value,))
                 await pipeline.sync()
                 cursor = await connection.execute("select count(*) from t")
                 assert await cursor.fetchone() == (100,)
-                async with connection.pipeline():
+                async with connection.pipeline() as again:
+                    assert again is pipeline
                     await connection.execute("insert into t values (100)")
-                assert not child.done()
-            await child
+                with pytest.raises(txpool.NotSupportedError, match="pipeline"):
+                    async with connection.cursor().copy("copy t from stdin"):
+                        pass
+                assert not other.done()
+            await other
 
     async def main() -> None:
         if inside:
@@ -123,6 +199,82 @@ def test_a_pipeline(two: TwoDatabases, inside: bool) -> None:
     assert values(two) == [*range(101), 3000]
 
 
+def test_a_class_of_cursors(two: TwoDatabases) -> None:
+    """psycopg's own by either name. One of the user's that awaits cannot work: it would execute nothing."""
+
+    class Mine(psycopg.AsyncClientCursor[Any]):
+        pass
+
+    async def main() -> None:
+        async with await txpool.aconnect(two.one) as connection:
+            connection.cursor_factory = psycopg.AsyncRawCursor
+            assert connection.cursor_factory is psycopg.AsyncRawCursor
+            cursor = connection.cursor()
+            await cursor.execute("select $1::int", (1,))
+            assert await cursor.fetchone() == (1,)
+            with pytest.raises(txpool.NotSupportedError, match=r"Mine cannot be cursor_factory.*psycopg\.ClientCursor"):
+                connection.cursor_factory = Mine
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_psycopgs_own_functions_await_it(two: TwoDatabases, inside: bool) -> None:
+    """They ask by isinstance() for psycopg's classes."""
+
+    async def work(connection: Any) -> None:
+        assert isinstance(connection, psycopg.AsyncConnection)
+        assert isinstance(connection.cursor(), psycopg.AsyncCursor)
+        assert isinstance(connection.cursor("rows"), psycopg.AsyncServerCursor)
+        info = await TypeInfo.fetch(connection, "int4")
+        assert info is not None
+        assert info.name == "int4"
+        cursor = await connection.execute("select 1 union all select null::int order by 1")
+        assert isinstance(cursor, psycopg.AsyncCursor)
+        cursor.row_factory = scalar_row
+        assert [row async for row in cursor] == [1, None]
+        cursor = connection.cursor()
+        if txpool.current() is not None:
+            with pytest.raises(txpool.ProgrammingError, match=r"connection\.adapters"):
+                assert cursor.adapters
+            await cursor.execute("select 1")
+        cursor.adapters.register_loader("int4", FloatLoader)
+        await cursor.execute("select 7")
+        assert repr(await anext(cursor)) == "(7.0,)"
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            if inside:
+                await stack.enter_async_context(txpool.transaction())
+            await work(await stack.enter_async_context(await txpool.aconnect(two.one)))
+
+    asyncio.run(main())
+
+
+def test_results_and_blocks(two: TwoDatabases) -> None:
+    """nextset() is at once, as psycopg's: what is to be awaited would be true for ever."""
+
+    async def main() -> None:
+        async with await txpool.aconnect(two.one) as connection:
+            cursor = connection.cursor()
+            assert cursor.nextset() is None
+            await cursor.execute("select 1; select 2")
+            assert await cursor.fetchone() == (1,)
+            assert cursor.nextset() is True
+            assert await cursor.fetchone() == (2,)
+            assert cursor.nextset() is None
+            async with connection.transaction("mine") as block:
+                assert block.connection is connection
+                assert block.savepoint_name == "mine"
+                async with connection.transaction() as inner:
+                    await connection.execute("insert into t values (1)")
+                    raise psycopg.Rollback(block)  # type: ignore[arg-type]
+            assert {each.status.value for each in (block, inner)} == {"rolled_back_explicitly"}
+
+    asyncio.run(main())
+    assert values(two) == []
+
+
 def test_an_error_in_a_pipeline(two: TwoDatabases) -> None:
     async def main() -> None:
         with pytest.raises(txpool.IntegrityError):
@@ -135,7 +287,7 @@ def test_an_error_in_a_pipeline(two: TwoDatabases) -> None:
     assert two.one.statistics().taken == 0
 
 
-@pytest.mark.parametrize("kind", ["copy", "pipeline"])
+@pytest.mark.parametrize("kind", ["copy", "pipeline", "tasks of a pipeline", "stream", "savepoint"])
 def test_cancelled_at_each_switch(two: TwoDatabases, kind: str) -> None:
     async def work(number: int) -> None:
         async with txpool.transaction():
@@ -144,8 +296,16 @@ def test_cancelled_at_each_switch(two: TwoDatabases, kind: str) -> None:
             if kind == "copy":
                 await load(two, number, 1)
                 return
-            async with await txpool.aconnect(two.one) as connection, connection.pipeline():
-                await connection.execute("insert into t values (%s)", (number,))
+            async with await txpool.aconnect(two.one) as connection:
+                if kind == "stream":
+                    async for _ in connection.cursor().stream("insert into t values (%s) returning a", (number,)):
+                        pass
+                    return
+                async with connection.transaction() if kind == "savepoint" else connection.pipeline():
+                    statements = [connection.execute("insert into t values (%s)", (number,))]
+                    if kind == "tasks of a pipeline":
+                        statements += [connection.execute("select 1") for _ in range(3)]
+                    await asyncio.gather(*statements)
 
     async def sweep() -> None:
         await work(0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import txpool
-from txpool.aio.bridge import Call
+from txpool.aio.call import Call
 
 if TYPE_CHECKING:
     from tests.conftest import Databases

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
+import txpool
 from tests.integration.waits.waiting import configure, execute, left_by_a_dead_process, reports, said
 from tests.support.mysql import MySQLServer
 from tests.support.recovery_site import Site
@@ -84,6 +86,19 @@ def test_nothing_is_said_of_a_statement_that_waits_for_a_session(
             session.rollback()
     assert said(caplog) == []
     assert shop.command("scan").returncode == 0
+
+
+def test_another_transaction_of_this_process_is_named(shop: Site, caplog: pytest.LogCaptureFixture) -> None:
+    configure("etl-2")
+    with ExitStack() as ending:
+        holder = ending.enter_context(txpool.transaction())
+        execute("insert into t values (2)", "shop")
+        with running(lambda: execute("delete from t where id = 2", "shop")) as done:
+            until(lambda: reports(caplog))
+            ending.close()
+            done.result(60)
+    (report,) = reports(caplog)
+    assert f"waits for a lock of {holder.gtrid}, of this process" in report
 
 
 @pytest.fixture

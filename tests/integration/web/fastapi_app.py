@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import uvicorn
-from fastapi import BackgroundTasks, Depends, FastAPI, HTTPException, Request
+from fastapi import BackgroundTasks, Depends, FastAPI, HTTPException, Request, WebSocket
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
@@ -226,6 +226,27 @@ class Called:
 
 
 app.post("/called", dependencies=[within])(Called())
+
+
+@app.websocket("/socket")
+async def socket(socket: WebSocket) -> None:
+    """Each message is a transaction of its own."""
+    await socket.accept()
+    for _ in range(2):
+        number = int(await socket.receive_text())
+        assert txpool.current() is None
+        try:
+            async with txpool.transaction():
+                for name in ("one", "two"):
+                    async with await txpool.aconnect(f"{name}.properties") as connection:
+                        await connection.execute("insert into t values (%s)", (number,))
+                if number < 0:
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            await socket.send_text("not done")
+        else:
+            await socket.send_text("done")
+    await socket.close()
 
 
 # -- what users write, and what FastAPI makes of it: the endpoint runs outside ----------------------------------------

@@ -76,7 +76,7 @@ class Served:
         self.port = int(found[1])
 
     def _found(self) -> re.Match[str] | None:
-        return re.search(r"(?:Listening at:|running on) http://127\.0\.0\.1:(\d+)", self.log)
+        return re.search(r"(?:Listening at:|[Rr]unning on) http://127\.0\.0\.1:(\d+)", self.log)
 
     @property
     def log(self) -> str:

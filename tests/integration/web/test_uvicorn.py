@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fastapi import FastAPI
+from websockets.sync.client import connect
 
 import txpool
 from tests.integration.web.served import Served, nothing_has_come
@@ -54,6 +55,15 @@ def test_an_exception_rolls_back(server: Served, path: str, status: int) -> None
 
 def test_an_answer_that_is_returned_commits(server: Served) -> None:
     assert server.ask("/returned")[0] == 409
+    assert server.counts == (1, 1)
+
+
+def test_each_message_of_a_websocket_is_a_transaction_of_its_own(server: Served) -> None:
+    with connect(f"ws://127.0.0.1:{server.port}/socket", close_timeout=60, open_timeout=60) as client:
+        client.send("7")
+        assert client.recv(60) == "done"
+        client.send("-1")
+        assert client.recv(60) == "not done"
     assert server.counts == (1, 1)
 
 

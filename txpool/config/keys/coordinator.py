@@ -53,7 +53,7 @@ COORDINATOR_KEYS = (
         "duration",
         "10",
         "A statement, a COMMIT too, that executes for longer is looked into: whether it waits for a lock that a "
-        "prepared branch of txpool's holds. That is reported.",
+        "prepared branch of txpool's holds, or other work of this process. That is reported.",
         NO_VALUE | POSITIVE,
     ),
     Key(

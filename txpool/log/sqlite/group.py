@@ -99,6 +99,8 @@ class GroupCommit:
         #: The thread that writes what tasks have queued, once one has; and what wakes it.
         self._writing: threading.Thread | None = None
         self._to_write: SimpleQueue[None] = SimpleQueue()
+        #: It will be woken behind the turn of a loop that is under way.
+        self._turn = False
         #: Why nothing more may be decided, after a COMMIT whose outcome is unknown; "" otherwise.
         self.poison = ""
         #: How many transactions were committed, each with one fsync.
@@ -112,7 +114,7 @@ class GroupCommit:
         entry = _Entry(work, arguments)
         try:
             if loops.used and (call := loops.current()) is not None and not self._closed:
-                self._leave_to_writer(entry, call.signal())
+                self._leave_to_writer(entry, call)
             else:
                 self._queue[entry] = None
             while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
@@ -213,7 +215,7 @@ class GroupCommit:
         self._read_lock = Lock()
         self._queue = {}
         self._deferred = deque()
-        self._writing, self._to_write = None, SimpleQueue()
+        self._writing, self._to_write, self._turn = None, SimpleQueue(), False
         self.poison = ""
         if not paused:
             _abandoned.extend((self._writer, self._reader))
@@ -221,19 +223,30 @@ class GroupCommit:
             self._writer_unclean = self._reader_unclean = False
             self._closed = "this process was forked in the middle of a write of the log, and cannot use it"
 
-    def _leave_to_writer(self, entry: _AnyEntry, woken: loops.OneShotEvent) -> None:
-        """Have a thread write the entry of a task, together with those of others: no fsync holds the loop."""
+    def _leave_to_writer(self, entry: _AnyEntry, call: loops.TaskCall) -> None:
+        """Have a thread write the entry of a task, with those of others: no fsync holds the loop.
+
+        It begins behind the loop's turn, and so writes what all tasks have queued by then.
+        """
         if self._writing is None or not self._writing.is_alive():
             self._writing = threading.Thread(target=Context().run, args=(self._write_for_tasks,), name="txpool-log")
             self._writing.daemon = True
             self._writing.start()
-        entry.woken = woken
+        entry.woken = woken = call.signal()
         self._queue[entry] = None
+        if not self._turn:
+            self._turn = True
+            call.after_turn(self._tell_writer)
         while True:
-            self._to_write.put(None)  # again, if it was told to write itself
             if entry.done or self._closed:
                 return
             woken.acquire(_LOOK_AGAIN)
+            if not entry.done:  # it was told to write itself, or the loop has ended before its turn did
+                self._tell_writer()
+
+    def _tell_writer(self) -> None:
+        self._turn = False  # first: what is queued from here on is told again
+        self._to_write.put(None)
 
     def _write_for_tasks(self) -> None:
         waking = self._to_write

@@ -52,11 +52,31 @@ class MySQLLockHolders:
                 for each in waiting
             ]
 
+    def sessions(self, waiting: Sequence[Any]) -> list[list[int]]:
+        with closing(self._driver.connect()) as raw:
+            try:
+                waits, threads = raw.session.run(_WAITS[raw.is_mariadb]), _threads(raw.session)
+            except Exception as error:
+                if code_of(error) in NOT_ALLOWED:
+                    return [[] for _ in waiting]
+                raise
+            behind = defaultdict[int, list[int]](list)
+            for requesting, blocking in waits:
+                behind[threads.get(str(requesting), 0)].append(threads.get(str(blocking), 0))
+            return [
+                behind.get(each.session_number, []) if each.direct and each.node == raw.node else [] for each in waiting
+            ]
+
+
+def _threads(session: Session) -> dict[str, int]:
+    """By transaction, the session that has it; 0 if none has."""
+    return {str(transaction): int(thread or 0) for transaction, thread in session.run(_TRANSACTIONS)}
+
 
 def behind_prepared(session: Session) -> set[int]:
     """The sessions that wait, through others or not, for a transaction that has no session: for a prepared one."""
     waits = session.run(_WAITS[session.raw.is_mariadb])
-    threads = {str(transaction): int(thread or 0) for transaction, thread in session.run(_TRANSACTIONS)}
+    threads = _threads(session)
     behind = defaultdict[str, set[str]](set)
     for waiting, blocking in waits:
         behind[str(blocking)].add(str(waiting))

@@ -43,6 +43,15 @@ HOLDERS = qualified(
 )
 
 
+#: The sessions that these wait for, directly.
+_SESSIONS = qualified(
+    """
+    select asked.pid, blocking.pid
+    from unnest(%s::int[]) as asked (pid) cross join lateral unnest(pg_blocking_pids(asked.pid)) as blocking (pid)
+"""
+)
+
+
 class PostgreSQLLockHolders:
     """As `LockHolders`."""
 
@@ -62,6 +71,12 @@ class PostgreSQLLockHolders:
             listed, system=system, encoding=encoding, timeline=timeline, role=raw.role, owners=self._owners
         )
         return held_by(pids, rows, branches)
+
+    def sessions(self, waiting: Sequence[Any]) -> list[list[int]]:
+        pids = [raw.session_number for raw in waiting]
+        with closing(self._driver.connect()) as raw:
+            rows = raw.execute(_SESSIONS, [pids]).fetchall()
+        return [[blocking for pid, blocking in rows if pid == asked] for asked in pids]
 
 
 def held_by(

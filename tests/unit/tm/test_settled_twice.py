@@ -33,7 +33,7 @@ class Interrupt(BaseException):
     pass
 
 
-class Ended:
+class Finished:
     """One transaction with a row of this number, and what its callbacks were told."""
 
     def __init__(self, source: txpool.DataSource, number: int) -> None:
@@ -76,7 +76,7 @@ def test_each_callback_is_called_once_with_the_final_status(
 
         def strike(striker: Striker) -> None:
             number = next(numbers)
-            ended = Ended(source, number)
+            ended = Finished(source, number)
             status = ended.end(finish, striker)
             seen.add(status)
             assert ended.told == [status, status], striker.places

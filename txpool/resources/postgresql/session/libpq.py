@@ -102,7 +102,7 @@ class LibpqSession:
         pgconn, results = self._pgconn, self.results
         poll: Callable[[int], object] = self._poll
         if loops.used and (call := loops.current()) is not None:
-            poll = partial(_poll_in_loop, call, pgconn, None if until is None else INTERVAL, [])
+            poll = partial(_poll_in_loop, call, pgconn, until, [])
         try:
             # The answer is hardly ever there before the wait. If it is, an interval passes.
             if not results and poll(_INTERVAL_MILLISECONDS):
@@ -150,13 +150,13 @@ class LibpqSession:
         return bytes(pq.Escaping(self._pgconn).escape_literal(text.encode())).decode()
 
 
-def _poll_in_loop(call: loops.TaskCall, pgconn: PGconn, interval: float | None, looked: list[None], _: int) -> int:
+def _poll_in_loop(call: loops.TaskCall, pgconn: PGconn, until: float | None, looked: list[None], _: int) -> int:
     if not looked:  # first at what has come while other tasks went on: to switch to the loop costs more
         looked.append(None)
         return loops.READ
     # One more turn if it did not fit; libpq may have to read before it can write.
     events = loops.READ | loops.WRITE if pgconn.flush() else loops.READ
-    return call.wait_for(pgconn.socket, events, interval)
+    return call.wait_for(pgconn.socket, events, None if until is None else max(until - monotonic(), 0))
 
 
 def bounded(steps: Any, until: float | None, message: str = "the server has not answered in time") -> Any:

@@ -304,7 +304,7 @@ def test_cancelled_at_each_switch(two: TwoDatabases, kind: str) -> None:
                 async with connection.transaction() if kind == "savepoint" else connection.pipeline():
                     statements = [connection.execute("insert into t values (%s)", (number,))]
                     if kind == "tasks of a pipeline":
-                        statements += [connection.execute("select 1") for _ in range(3)]
+                        statements += [connection.execute("select 1") for _ in range(2)]
                     await asyncio.gather(*statements)
 
     async def sweep() -> None:

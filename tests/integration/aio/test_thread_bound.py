@@ -45,9 +45,10 @@ BECAME = {
 
 def _calls(path: Path) -> set[str]:
     """Which of them are called in this file, without arguments."""
-    calls = [
-        node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call) and not node.args
-    ]
+    text = path.read_text()
+    if not any(f"{name}()" in text for name in _NAMES):
+        return set()
+    calls = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and not node.args]
     plain = {call.id for call in calls if isinstance(call, ast.Name)}
     of_module = {call.attr for call in calls if isinstance(call, ast.Attribute) and isinstance(call.value, ast.Name)}
     return (plain | of_module) & _NAMES

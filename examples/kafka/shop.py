@@ -109,11 +109,12 @@ def shop(port):
     print(orders.parked()[0], "parked")
     orders.close()
     shipped.close()
+    shipped.datasource.close()
 
 
 def rows(table):
-    with txpool.connect("store.properties") as store:
-        return [tuple(row) for row in store.execute(f"select * from {table}").fetchall()]
+    with closing(sqlite3.connect("store.db")) as store:
+        return store.execute(f"select * from {table}").fetchall()
 
 
 if __name__ == "__main__":

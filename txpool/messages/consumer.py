@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from txpool.datasource import known
 from txpool.errors import HeuristicCommit, HeuristicHazard, HeuristicMixed, TransactionInDoubt, described
 from txpool.idempotency.on_demand import recover
-from txpool.messages.session import Message, Session, session
+from txpool.messages.session import MessageSession, ReceivedMessage, session
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import get_manager
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("txpool.messages")
 
-Work = Callable[[list[Message]], object]
+Work = Callable[[list[ReceivedMessage]], object]
 #: The longest wait before a message is tried again, in seconds; the first is one second, and each is twice the last.
 _LONGEST_WAIT = 60.0
 _PAUSE = 0.05
@@ -36,15 +36,17 @@ _NEVER_AGAIN = (HeuristicMixed, HeuristicHazard)
 class Consumer:
     """A function that gets batches of messages, each within a transaction. It may be called as a function, too."""
 
-    def __init__(self, of: str | Path | Source | Session, function: Work, max_messages: int, poll: float) -> None:
+    def __init__(
+        self, of: str | Path | Source | MessageSession, function: Work, max_messages: int, poll: float
+    ) -> None:
         self._of, self._function, self._most, self._poll = of, function, max_messages, poll
         self.__doc__ = function.__doc__
 
-    def __call__(self, messages: list[Message]) -> object:
+    def __call__(self, messages: list[ReceivedMessage]) -> object:
         return self._function(messages)
 
     @property
-    def session(self) -> Session:
+    def session(self) -> MessageSession:
         """Its session. Errors: as `txpool.session`."""
         return session(self._of)
 
@@ -81,14 +83,14 @@ class Consumer:
                 time.sleep(min(_LONGEST_WAIT, 0.1 * 2.0 ** min(failures, 10)))
         return done
 
-    def _batch(self, source: Session) -> tuple[int, bool]:
+    def _batch(self, source: MessageSession) -> tuple[int, bool]:
         """How many messages were done, and whether none has failed."""
         done, failure = self._attempt(source, lambda: source.receive(self._most))
         if failure is not None:
             logger.warning("%s: a batch is done again, one message after another: %s", source.name, described(failure))
         return done, failure is None
 
-    def _one(self, source: Session) -> bool | None:
+    def _one(self, source: MessageSession) -> bool | None:
         """Whether the next message was done, by itself; None if there was none."""
         message = source.begin_one()
         if message is None:
@@ -106,9 +108,11 @@ class Consumer:
                 source.failed(message, text, min(_LONGEST_WAIT, 2.0 ** (tries - 1)))
         return bool(done)
 
-    def _attempt(self, source: Session, receive: Callable[[], list[Message]]) -> tuple[int, Exception | None]:
+    def _attempt(
+        self, source: MessageSession, receive: Callable[[], list[ReceivedMessage]]
+    ) -> tuple[int, Exception | None]:
         """How many messages were done, in one transaction; and the error, if that has rolled back."""
-        messages: list[Message] = []
+        messages: list[ReceivedMessage] = []
         try:
             with transaction() as ambient:
                 ambient.may_be_empty = True
@@ -128,7 +132,7 @@ class Consumer:
             self._recover()
         return len(messages), None
 
-    def _park(self, source: Session, message: Message, error: str) -> None:
+    def _park(self, source: MessageSession, message: ReceivedMessage, error: str) -> None:
         if source.park(message, error):
             logger.error("%s: message %s is parked in %s: %s", source.name, message.id, source.parking, error)
 
@@ -142,7 +146,7 @@ class Consumer:
 
 
 def consumer(
-    of: str | Path | Source | Session, *, max_messages: int = 100, poll: float = 1.0
+    of: str | Path | Source | MessageSession, *, max_messages: int = 100, poll: float = 1.0
 ) -> Callable[[Work], Consumer]:
     """Make a function the consumer of a session: it gets a list of up to so many messages, within a transaction.
 

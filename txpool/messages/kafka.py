@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txpool.errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
 from txpool.locks import Lock
-from txpool.messages.session import Message, Session, apart, database_of
+from txpool.messages.session import MessageSession, ReceivedMessage, apart, database_of
 from txpool.resources.kafka.manager import MANAGER
-from txpool.resources.messages.tables import Outgoing, Part, readable, tables_of
+from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tables_of
 from txpool.tm.ambient import current
 from txpool.tm.completion.status import Status
 from txpool.tm.demarcation.block import transaction
@@ -53,7 +53,7 @@ class _Buffer:
         self.not_before = 0.0  #: When its first message may be tried again, by the monotonic clock.
 
 
-class KafkaSession(Session):
+class KafkaSession(MessageSession):
     """Sends to and receives from a topic."""
 
     def __init__(self, source: Source) -> None:
@@ -103,12 +103,12 @@ class KafkaSession(Session):
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
-    def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[Message]:
+    def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]:
         deadline = time.monotonic() + timeout
         with self._alone():
             begun = self._begun(ambient)
             while True:
-                taken: list[Message] = []
+                taken: list[ReceivedMessage] = []
                 for number, buffer in [*self._buffers.items()]:
                     if len(taken) < most and buffer.not_before <= time.monotonic():
                         taken += self._take(begun, number, buffer, most - len(taken))
@@ -133,7 +133,9 @@ class KafkaSession(Session):
             if buffer is not None:
                 self._trim(number, buffer, after)
 
-    def _take(self, begun: dict[int, tuple[int, int]], number: int, buffer: _Buffer, most: int) -> list[Message]:
+    def _take(
+        self, begun: dict[int, tuple[int, int]], number: int, buffer: _Buffer, most: int
+    ) -> list[ReceivedMessage]:
         if not buffer.records:
             return []
         found = begun.get(number)
@@ -179,7 +181,7 @@ class KafkaSession(Session):
                 self._poll(timeout)
         return False
 
-    def begin_one(self) -> Message | None:
+    def begin_one(self) -> ReceivedMessage | None:
         with self._alone(), transaction() as ambient:
             ambient.may_be_empty = True
             for number, buffer in [*self._buffers.items()]:
@@ -192,19 +194,19 @@ class KafkaSession(Session):
                             return self._message(buffer.records[0], position, tries)
         return None
 
-    def receive_one(self, message: Message) -> bool:
+    def receive_one(self, message: ReceivedMessage) -> bool:
         part, offset, position = message.place
         if self._position(part)[0] != position:
             return False
         self._begun(_ambient())[part] = position, offset + 1
         return True
 
-    def failed(self, message: Message, error: str, delay: float) -> None:
+    def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
         buffer = self._buffers.get(message.place.part)
         if buffer is not None:
             buffer.not_before = time.monotonic() + delay
 
-    def park(self, message: Message, error: str) -> bool:
+    def park(self, message: ReceivedMessage, error: str) -> bool:
         part, offset, _ = message.place
         tables, headers, key = tables_of(self.datasource), dict(message.headers), message.key
         if key is not None and readable(key) != key:  # which not every database could keep
@@ -213,9 +215,9 @@ class KafkaSession(Session):
             with transaction(), self._cursor() as cursor:
                 position = self._position(part)[0]
                 if position > offset or not tables.advance(cursor, self._part(part), position, offset + 1):
-                    raise _Taken
+                    raise _DoneAlready
                 tables.insert(cursor, self.parking, Outgoing(message.id, message.body, key, headers, 0), error)
-        except _Taken:
+        except _DoneAlready:
             return False
         return True
 
@@ -290,8 +292,8 @@ class KafkaSession(Session):
 
     # -- positions ----------------------------------------------------------------------------------------------
 
-    def _part(self, number: int) -> Part:
-        return Part(self._group or "", self._topic, number)
+    def _part(self, number: int) -> TopicPart:
+        return TopicPart(self._group or "", self._topic, number)
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
@@ -331,12 +333,12 @@ class KafkaSession(Session):
             return apart(lambda: self._position(number)[0])
         return found
 
-    def _message(self, record: Any, begun: int, tries: int = 0) -> Message:
+    def _message(self, record: Any, begun: int, tries: int = 0) -> ReceivedMessage:
         headers = {name: (value or b"").decode("utf-8", "surrogateescape") for name, value in record.headers}
         made = headers.pop(_ID, f"{self._topic}-{record.partition}-{record.offset}")
         key = None if record.key is None else record.key.decode("utf-8", "surrogateescape")
         place = _Place(record.partition, record.offset, begun)
-        return Message(record.value, key, headers, made, record.timestamp / 1000, place, tries)
+        return ReceivedMessage(record.value, key, headers, made, record.timestamp / 1000, place, tries)
 
 
 def _ambient() -> Transaction:
@@ -346,5 +348,5 @@ def _ambient() -> Transaction:
     return found
 
 
-class _Taken(Exception):
+class _DoneAlready(Exception):
     """Another consumer has done the message."""

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.messages.session import Message, Session, apart, database_of
+from txpool.messages.session import MessageSession, ReceivedMessage, apart, database_of
 from txpool.resources.messages.tables import Outgoing, QueuedRow, tables_of
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _POLL = 0.05
 
 
-class QueueSession(Session):
+class QueueSession(MessageSession):
     """Sends into and receives from a queue of a datasource, in the datasource's branch of the transaction."""
 
     def __init__(self, source: Source) -> None:
@@ -51,7 +51,7 @@ class QueueSession(Session):
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
-    def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[Message]:
+    def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]:
         deadline = time.monotonic() + timeout
         while True:
             rows = self._take(ambient, most)
@@ -137,7 +137,7 @@ class QueueSession(Session):
                 return False
             time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
 
-    def begin_one(self) -> Message | None:
+    def begin_one(self) -> ReceivedMessage | None:
         with transaction() as ambient:
             window = self._window(ambient, -1)
             with self._cursor() as cursor:
@@ -146,21 +146,21 @@ class QueueSession(Session):
                     self._tables.count(cursor, row.number)
         return _message(found[0]) if found else None
 
-    def receive_one(self, message: Message) -> bool:
+    def receive_one(self, message: ReceivedMessage) -> bool:
         with self._cursor() as cursor:
             held = self._hold(cursor, [(message.place, message.key, True)], 1)
         if held:
             self._delete(held)
         return bool(held)
 
-    def failed(self, message: Message, error: str, delay: float) -> None:
+    def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
         with transaction(), self._cursor() as cursor:
             self._tables.later(cursor, self._queue, message.place, delay, error)
 
-    def park(self, message: Message, error: str) -> bool:
+    def park(self, message: ReceivedMessage, error: str) -> bool:
         with transaction(), self._cursor() as cursor:
             return self._tables.park(cursor, self._queue, message.place, self.parking, error)
 
 
-def _message(row: QueuedRow) -> Message:
-    return Message(row.body, row.key, row.headers, row.id, row.sent_at, row.number, row.tries)
+def _message(row: QueuedRow) -> ReceivedMessage:
+    return ReceivedMessage(row.body, row.key, row.headers, row.id, row.sent_at, row.number, row.tries)

@@ -27,7 +27,7 @@ _MAX_KEY = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ReceivedMessage:
     """A message, as it was received."""
 
     #: None if it was sent without a body.
@@ -56,7 +56,7 @@ class Message:
         return self.body.decode()
 
 
-class Session(ABC):
+class MessageSession(ABC):
     """Sends and receives messages, as a file describes it. `txpool.session()` returns the same one each time.
 
     Any thread may send. One thread at a time receives.
@@ -121,7 +121,7 @@ class Session(ABC):
             raise
         return made
 
-    def receive(self, max_messages: int = 1, timeout: float = 0) -> list[Message]:
+    def receive(self, max_messages: int = 1, timeout: float = 0) -> list[ReceivedMessage]:
         """Receive up to so many messages within the ambient transaction: they are taken once that has committed.
 
         Waits up to `timeout` seconds for the first. If the transaction rolls back, they are received again. Errors:
@@ -146,7 +146,7 @@ class Session(ABC):
         """Send within the ambient transaction."""
 
     @abstractmethod
-    def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[Message]: ...
+    def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]: ...
 
     # -- for the loop of a consumer -----------------------------------------------------------------------------
 
@@ -155,19 +155,19 @@ class Session(ABC):
         """Wait outside any transaction until there may be something to receive; False if there is not."""
 
     @abstractmethod
-    def begin_one(self) -> Message | None:
+    def begin_one(self) -> ReceivedMessage | None:
         """The next message, of which one more try begins: that is written durably. None if there is none now."""
 
     @abstractmethod
-    def receive_one(self, message: Message) -> bool:
+    def receive_one(self, message: ReceivedMessage) -> bool:
         """Take that message within the ambient transaction; False if another consumer has it, or had it."""
 
     @abstractmethod
-    def failed(self, message: Message, error: str, delay: float) -> None:
+    def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
         """Write why its try has failed, durably. It is received again after `delay` seconds at the earliest."""
 
     @abstractmethod
-    def park(self, message: Message, error: str) -> bool:
+    def park(self, message: ReceivedMessage, error: str) -> bool:
         """Move the message into the queue of parked ones, and go on behind it, in one transaction.
 
         False if it had been taken already.
@@ -198,15 +198,15 @@ def database_of(source: Source, path: Path | None, key: str) -> DataSource:
     return found
 
 
-_sessions: WeakKeyDictionary[Source, Session] = WeakKeyDictionary()
+_sessions: WeakKeyDictionary[Source, MessageSession] = WeakKeyDictionary()
 
 
-def session(target: str | Path | Source | Session) -> Session:
+def session(target: str | Path | Source | MessageSession) -> MessageSession:
     """The session that a file describes, or its registered name: the same object each time. Thread-safe.
 
     Errors: ConfigurationError; NotSupportedError if it has no messages, as a database has none.
     """
-    if isinstance(target, Session):
+    if isinstance(target, MessageSession):
         return target
     source = find_source(target)
     made = _sessions.get(source)

@@ -10,14 +10,14 @@ import pytest
 
 import txpool
 from tests.integration.outbox.conftest import Place, place
-from txpool.messages import Session
+from txpool.messages import MessageSession
 from txpool.resources.messages.tables import tables_of
 
 __all__ = ["place"]
 
 
 @pytest.fixture
-def queue(place: Place, tmp_path: Path) -> Iterator[Callable[..., Session]]:
+def queue(place: Place, tmp_path: Path) -> Iterator[Callable[..., MessageSession]]:
     """Makes a session of a queue in `orders`, with further keys."""
     tables_of(place.orders).ensure(place.orders)
     file = tmp_path / "orders.properties"
@@ -28,7 +28,7 @@ def queue(place: Place, tmp_path: Path) -> Iterator[Callable[..., Session]]:
     by_key[str(file)] = place.orders
     numbers = itertools.count()
 
-    def make(**options: object) -> Session:
+    def make(**options: object) -> MessageSession:
         number = next(numbers)
         path = tmp_path / f"queue{number}.properties"
         lines = {"driver": "sql-queue", "queue": "orders", "queue.datasource": file.name, **options}

@@ -19,7 +19,7 @@ from tests.support import preloaded
 from tests.support.kafka.broker import Broker
 from tests.support.kafka.fixtures import kafka, topics, write_site
 from txpool.datasource import registry
-from txpool.messages import Message, Session
+from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.kafka.branch import end_branch, evidence_of
 from txpool.resources.kafka.wire import Producer, Record, Wire
@@ -42,7 +42,7 @@ class Site:
     def out(self) -> list[bytes]:
         return [each.value for each in self.broker.committed(self.topics[1])]
 
-    def again(self) -> Session:
+    def again(self) -> MessageSession:
         """The session of a consumer that starts again."""
         self.inward.close()
         self.inward = txpool.session(self.folder / "in.properties")
@@ -76,11 +76,11 @@ def site(kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: py
     txpool.configure()
 
 
-def texts(messages: list[Message]) -> list[str]:
+def texts(messages: list[ReceivedMessage]) -> list[str]:
     return [each.text for each in messages]
 
 
-def work(messages: list[Message], outward: Session | None = None) -> None:
+def work(messages: list[ReceivedMessage], outward: MessageSession | None = None) -> None:
     with txpool.connect("orders.properties") as orders:
         for each in messages:
             orders.execute("insert into done values (?)", [each.text])
@@ -148,7 +148,7 @@ def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
         site.inward.send(text)
 
     @txpool.consumer(site.inward, max_messages=2, poll=5)
-    def ship(messages: list[Message]) -> None:
+    def ship(messages: list[ReceivedMessage]) -> None:
         work(messages, site.outward)
         if "bad" in texts(messages):
             raise ValueError("bad\0")

@@ -10,17 +10,17 @@ import pytest
 
 import txpool
 from tests.integration.outbox.conftest import Place
-from txpool.messages import Message, Session
+from txpool.messages import MessageSession, ReceivedMessage
 from txpool.outbox import Message as Sent
 
-Queue = Callable[..., Session]
+Queue = Callable[..., MessageSession]
 
 
-def texts(messages: list[Message]) -> list[str]:
+def texts(messages: list[ReceivedMessage]) -> list[str]:
     return [each.text for each in messages]
 
 
-def drained(session: Session) -> list[str]:
+def drained(session: MessageSession) -> list[str]:
     with txpool.transaction():
         return texts(session.receive(100))
 
@@ -130,7 +130,7 @@ def test_a_failed_batch_is_done_one_by_one_and_the_culprit_is_parked(queue: Queu
     done: list[list[str]] = []
 
     @txpool.consumer(session, max_messages=3)
-    def work(messages: list[Message]) -> None:
+    def work(messages: list[ReceivedMessage]) -> None:
         if "3" in texts(messages):
             raise ValueError("bad\0 " + "x" * 5000)
         done.append(texts(messages))
@@ -165,7 +165,7 @@ def test_what_was_done_in_part_is_never_done_again(queue: Queue, error: type[Exc
     session = queue()
     session.send("one")
 
-    def work(_: list[Message]) -> None:
+    def work(_: list[ReceivedMessage]) -> None:
         raise error("torn")
 
     assert txpool.consumer(session)(work).run(once=True) == 0

@@ -94,13 +94,12 @@ class Wire:
             made = KafkaAdminClient.__new__(KafkaAdminClient)
             try:
                 made.__init__(bootstrap_servers=self._address.split(","), bootstrap_timeout_ms=10_000, **self._options)
-            except BaseException as error:
-                made._closed = False  # else its thread and its sockets stay
-                with suppress(Exception):
-                    made.close()
-                if not isinstance(error, errors.KafkaError):
-                    raise
+            except errors.KafkaError as error:
+                _discard(made)
                 raise OperationalError(f"no broker at {self._address} answers: {error}") from error
+            except BaseException:
+                _discard(made)
+                raise
             found = self._clients.setdefault(os.getpid(), made)
             if found is not made:
                 made.close()
@@ -307,6 +306,13 @@ class Wire:
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(_PAUSE)
+
+
+def _discard(made: KafkaAdminClient) -> None:
+    """Close a client that was not made, whose thread and sockets would stay."""
+    made._closed = False
+    with suppress(Exception):
+        made.close()
 
 
 async def _coordinator(manager: Any, transactional_id: str) -> int:

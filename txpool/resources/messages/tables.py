@@ -63,7 +63,7 @@ class Outgoing(NamedTuple):
     delay: float
 
 
-class Part(NamedTuple):
+class TopicPart(NamedTuple):
     """A part of a topic, and who consumes it."""
 
     consumer: str
@@ -174,21 +174,21 @@ class MessageTables(ABC):
 
     # -- positions ----------------------------------------------------------------------------------------------
 
-    def position(self, cursor: Any, part: Part) -> tuple[int, int] | None:
+    def position(self, cursor: Any, part: TopicPart) -> tuple[int, int] | None:
         """The position there, and how often the message at it was begun by itself; None if there is none yet."""
         found = self._execute(cursor, _POSITION, [*part]).fetchone()
         return None if found is None else (int(found[0]), int(found[1]))
 
-    def start(self, cursor: Any, part: Part, position: int) -> None:
+    def start(self, cursor: Any, part: TopicPart, position: int) -> None:
         """Insert the first position. IntegrityError if there is one."""
         self._execute(cursor, _START, [*part, position])
 
-    def advance(self, cursor: Any, part: Part, begun: int, position: int) -> bool:
+    def advance(self, cursor: Any, part: TopicPart, begun: int, position: int) -> bool:
         """Compare and set: from the position at which the work began. False if that has changed since."""
         changed: int = self._execute(cursor, _ADVANCE, [position, *part, begun]).rowcount
         return changed == 1
 
-    def try_again(self, cursor: Any, part: Part, position: int) -> bool:
+    def try_again(self, cursor: Any, part: TopicPart, position: int) -> bool:
         """Write that the message at the position is begun by itself; False if the position has changed."""
         changed: int = self._execute(cursor, _TRY, [*part, position]).rowcount
         return changed == 1

@@ -37,7 +37,7 @@ class MySQLMessages(MessageTables):
     reads_snapshots = True
 
     def create(self, source: DataSource) -> None:
-        with outside_pool(source) as raw:
+        with outside_pool(source.driver_adapter) as raw:
             require_database(raw, source.name)
             raw.session.run("set session transaction read write")
             create_table(raw.session, _NAMES["locks"], "number int primary key")

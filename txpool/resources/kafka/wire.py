@@ -27,7 +27,7 @@ from kafka.protocol.producer.transaction import (
 from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.structs import TopicPartition
 
-from txpool.errors import OperationalError
+from txpool.errors import OperationalError, described
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class Wire:
                 made.__init__(bootstrap_servers=self._address.split(","), bootstrap_timeout_ms=10_000, **self._options)
             except errors.KafkaError as error:
                 _discard(made)
-                raise OperationalError(f"no broker at {self._address} answers: {error}") from error
+                raise OperationalError(f"no broker at {self._address} answers: {described(error)}") from error
             except BaseException:
                 _discard(made)
                 raise

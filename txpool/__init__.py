@@ -58,6 +58,7 @@ from txpool.errors import (
     TransactionTimeout,
     Warning,  # noqa: A004 - the name is PEP 249's
 )
+from txpool.messages import consumer, session
 from txpool.outbox import Outbox, once
 from txpool.pool import PoolListener, PoolStatistics
 from txpool.tm import manager as _manager
@@ -147,6 +148,7 @@ __all__ = [
     "commit",
     "configure",
     "connect",
+    "consumer",
     "create_async_engine",
     "create_engine",
     "current",
@@ -156,6 +158,7 @@ __all__ = [
     "register",
     "resume",
     "rollback",
+    "session",
     "status",
     "suspend",
     "threadsafety",

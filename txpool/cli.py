@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from txpool.commands.consume import consume
 from txpool.commands.options import Version
 from txpool.commands.outbox import outboxes
 from txpool.commands.pool import pools
@@ -28,6 +29,7 @@ app = typer.Typer(
     epilog="Exit codes: " + ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in TxpoolExitCode),
 )
 app.command()(init)
+app.command()(consume)
 app.add_typer(outboxes, name="outbox")
 app.add_typer(pools, name="pool")
 

@@ -34,6 +34,8 @@ _FORMER = "txpool.resources.former:brought_up_to_date"
 _loaded: dict[str, RegisteredManager | str] = {}
 #: Those whose driver somebody has given, and not a url alone.
 _used: dict[str, RegisteredManager] = {}
+#: The driver of queues in a datasource's table.
+QUEUE = "sql-queue"
 #: txpool's own, as in pyproject.toml. They are listed here as well, since a zip for Spark's executors has no metadata.
 BUILT_IN = {
     "psycopg": "txpool.resources.postgresql.manager:MANAGER",
@@ -42,6 +44,8 @@ BUILT_IN = {
     "mysqlclient": "txpool.resources.mysql.manager:MYSQLCLIENT",
     "jdbc": "txpool.resources.jdbc.manager:MANAGER",
     "duckdb": "txpool.resources.duckdb.manager:MANAGER",
+    "kafka": "txpool.resources.kafka.manager:MANAGER",
+    QUEUE: "txpool.resources.messages.manager:MANAGER",
 }
 
 

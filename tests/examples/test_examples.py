@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/README.md"))
 SERVERS = ["fastapi", "gunicorn"]
 SPARK = ["spark_batch", "spark_plain_tasks", "spark_stream"]
-EVERY = sorted([*SERVERS, *SPARK, "airflow", "notebook", "sqlalchemy"])
+EVERY = sorted([*SERVERS, *SPARK, "airflow", "kafka", "notebook", "sqlalchemy"])
 #: The databases are the tests' own, which can be read afterwards; or the program's, as on a fresh clone.
 OWN = [pytest.param(True, id="own databases"), pytest.param(False, id="a server for a try")]
 #: What an example asks the environment for, and which of the tests' two databases it gets.
@@ -113,6 +113,17 @@ def test_sqlalchemy(own: bool, databases: Databases) -> None:
         assert databases.rows("one", "select * from orders order by id") == [(1, 30), (3, 12)]
         assert databases.rows("two", "select * from invoices order by order_id") == [(1, 30), (3, 12)]
         assert databases.prepared() == []
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+def test_kafka(require: Require) -> None:
+    require(shutil.which("mvn") and shutil.which("java"), "Kafka: apt-get install maven default-jdk-headless")
+    if os.environ.get("TXPOOL_CRASH_FULL") != "1":
+        pytest.skip("TXPOOL_CRASH_FULL=1 starts one more broker")
+    (command,) = blocks("kafka", "sh")
+    printed = run(command, environment())
+    assert says("kafka", printed), printed
 
 
 @pytest.mark.slow

@@ -45,11 +45,17 @@ FLOORS = (
     ("txpool.engine",),
     ("txpool.aio",),
     ("txpool.control", "txpool.resource", "txpool.waits"),
-    ("txpool.outbox",),
+    ("txpool.messages", "txpool.outbox"),
     ("txpool.idempotency",),
     ("txpool.datasource",),
     ("txpool.resources.jdbc",),
-    ("txpool.resources.duckdb", "txpool.resources.mysql", "txpool.resources.postgresql", "txpool.resources.sqlite"),
+    (
+        "txpool.resources.duckdb",
+        "txpool.resources.kafka",
+        "txpool.resources.mysql",
+        "txpool.resources.postgresql",
+        "txpool.resources.sqlite",
+    ),
     ("txpool.dbapi",),
     ("txpool.tm.demarcation",),
     ("txpool.tm",),
@@ -60,7 +66,7 @@ FLOORS = (
     ("txpool.log",),
     ("txpool.pool",),
     ("txpool.pool.numbers",),
-    ("txpool.resources.branches", "txpool.resources.own"),
+    ("txpool.resources.branches", "txpool.resources.messages", "txpool.resources.own"),
     ("txpool.resources.marked",),
     ("txpool.resources.driver",),
     ("txpool.resources",),
@@ -121,6 +127,7 @@ FOREIGN = {
 }
 #: Private parts of psycopg are in one file, each with the public way that was missing; those of PyMySQL in a folder.
 PRIVATE = {
+    "txpool/resources/kafka/wire.py",
     "txpool/resources/postgresql/session/psycopg_private.py",
     "txpool/resources/mysql/pymysql/connection.py",
     "txpool/resources/mysql/pymysql/session.py",

@@ -37,7 +37,7 @@ Conf = Annotated[Path | None, typer.Option("--conf", help="The coordinator's .pr
 @outboxes.command()
 def init(file: File, conf: Conf = None) -> None:
     """Create the table of the outbox, unless it is there."""
-    with _errors_as_exit_codes(conf):
+    with errors_as_exit_codes(conf):
         datasource = DataSource.from_properties(file)
         Outbox(datasource).create()
         typer.echo(f"{datasource.name} has an outbox")
@@ -59,7 +59,7 @@ def run(
     logger = logging.getLogger("txpool")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)
-    with _errors_as_exit_codes(conf):
+    with errors_as_exit_codes(conf):
         datasource = DataSource.from_properties(file)
         outbox = Outbox(datasource)
         relay = outbox.relay(_deliver(datasource))
@@ -83,7 +83,7 @@ def list_messages(
     file: File, *, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False, conf: Conf = None
 ) -> None:
     """How many messages wait, since when, and which are parked."""
-    with _errors_as_exit_codes(conf):
+    with errors_as_exit_codes(conf):
         outbox = Outbox(DataSource.from_properties(file))
         state, parked = outbox.state(), outbox.parked()
     if as_json:
@@ -108,7 +108,7 @@ def retry(
     """Let parked messages be delivered again, in their place before the later ones of their key."""
     if everything is bool(messages):
         raise typer.BadParameter("name the messages' ids, or write --all")
-    with _errors_as_exit_codes(conf):
+    with errors_as_exit_codes(conf):
         outbox = Outbox(DataSource.from_properties(file))
         found = {each: outbox.retry(each) for each in messages or (None,)}
     typer.echo(f"{sum(found.values())} will be delivered again")
@@ -136,7 +136,8 @@ def _deliver(datasource: DataSource) -> Callable[[Any], object]:
 
 
 @contextmanager
-def _errors_as_exit_codes(conf: Path | None) -> Iterator[None]:
+def errors_as_exit_codes(conf: Path | None) -> Iterator[None]:
+    """What the commands end with if there is an error, once the coordinator is configured."""
     try:
         if conf is not None:
             configure(conf)

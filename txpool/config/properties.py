@@ -307,6 +307,10 @@ class Properties(Mapping[str, str]):
         value = self._value(key)
         return Path(os.path.abspath(self._entries[key].folder / value)) if value else None
 
+    def file(self, key: str) -> Path | None:
+        """As `directory`."""
+        return self.directory(key)
+
     def names(self, key: str, pattern: str, right: str) -> tuple[str, ...]:
         """Words between commas, each of which matches `pattern` as a whole; `right` says in words which does."""
         value = self._value(key)

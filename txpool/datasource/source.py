@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -45,12 +45,16 @@ class Source:
         self.names_early = self.role is Role.PREPARED and self.resource_manager.names_early
         #: The url, without a password.
         self.url = settings.url
+        #: Called when it is closed, the last first.
+        self.when_closed: list[Callable[[], object]] = []
         #: By gtrid: phase two of the prepared branches that a transaction has adopted.
         self._phase_two: WeakValueDictionary[str, PhaseTwo] = WeakValueDictionary()
 
     def close(self) -> None:
         """Nobody finds it any more."""
         registry.unregister(self)
+        while self.when_closed:
+            self.when_closed.pop()()
 
     def __enter__(self) -> Any:
         return self

@@ -88,6 +88,10 @@ class ResourceManager(ABC):
     lock_holders: str | None = None
     #: `module:Class` of the OutboxTable; None if it has no outbox.
     outbox: str | None = None
+    #: `module:Class` of the MessageTables; None if it has no queues, and no positions of consumers.
+    messages: str | None = None
+    #: `module:Class` of the session that sends and receives messages; None if it has no messages.
+    session: str | None = None
 
     @property
     def records(self) -> RecordsTable | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txpool.config.keys.jdbc import JDBC_KEYS
 from txpool.config.keys.key import NO_VALUE, POSITIVE, Key
+from txpool.config.keys.messages import MESSAGE_KEYS
 from txpool.config.secrets import FUNCTION
 from txpool.resource_managers import DRIVERS
 from txpool.sql.characteristics import LEVELS
@@ -169,6 +170,7 @@ DATASOURCE_KEYS = (
         "The row of a key of once() is deleted after this time. A message that comes again later is done again.",
         NO_VALUE | POSITIVE,
     ),
+    *MESSAGE_KEYS,
     Key(
         "xa.evidence",
         "choice",

@@ -85,6 +85,7 @@ class PostgreSQL(Database):
     sqlalchemy = SQLAlchemyPart("postgresql+psycopg://", _with_adapters)
     lock_holders = "txpool.resources.postgresql.branches.lock_holders:PostgreSQLLockHolders"
     outbox = "txpool.resources.postgresql.tables.outbox:PostgreSQLOutbox"
+    messages = "txpool.resources.postgresql.tables.messages:PostgreSQLMessages"
     writes_rows = True
     waits_in_loop = True
 

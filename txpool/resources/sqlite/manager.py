@@ -37,6 +37,7 @@ class SQLite(Database):
     )
     sqlalchemy = SQLAlchemyPart("sqlite+pysqlite://")
     outbox = "txpool.resources.sqlite.outbox:SQLiteOutbox"
+    messages = "txpool.resources.sqlite.messages:SQLiteMessages"
 
     def check(self, settings: DataSourceSettings) -> None:
         values = settings.properties

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from txpool import loops
@@ -47,6 +48,7 @@ class Completion:
     may_be_empty = True  #: Nothing need take part in it: none of a block's, or one with callbacks or a Spark job.
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
     timeout: float = inf  #: In seconds; `inf` if it has none.
+    decide_before: float | None = None  #: When one that has prepared may end by itself, by the monotonic clock.
     in_loop = False  #: A task of an event loop has begun it.
     awaits = False  #: Synchronous calls of its tasks are refused.
     _cancels: tuple[Callable[[], object], ...] = ()
@@ -111,6 +113,9 @@ class Completion:
         self._deciding = True
         if self._deferring and self._rollback_cause is None:
             self._rollback_cause = rolled_back(self.gtrid, "another thread was still adding work to it")
+        if self.decide_before is not None and monotonic() > self.decide_before and self._rollback_cause is None:
+            problem = "its prepared branch may be ended by its server before recovery could commit it"
+            self._rollback_cause = rolled_back(self.gtrid, problem)
         cause = self._rollback_cause
         if cause is not None:
             self._deciding = False

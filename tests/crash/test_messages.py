@@ -1,0 +1,150 @@
+"""Consumers, recovery and the broker are killed: each message in is one row and one message out.
+
+By default 100 messages and 4 kills, chosen by a seed (TXPOOL_CRASH_SEED); with TXPOOL_CRASH_FULL=1, 1,000 and 26.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import txpool
+from recovery.manager import RecoveryManager
+from tests.crash.evidence import SEED
+from tests.support import preloaded
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.fixtures import kafka, topics, write_site
+from tests.support.waiting import until
+from txpool.datasource import registry
+
+__all__ = ["kafka", "topics"]
+pytestmark = pytest.mark.slow
+
+FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
+MESSAGES, KILLS = (1_000, 26) if FULL else (100, 4)
+POINTS = (
+    "coordinator.prepared",
+    "marked.commit",
+    "marked.committed",
+    "coordinator.committing",
+    "coordinator.committed",
+    "coordinator.preparing",
+)
+
+CONSUMER = """
+import txpool
+txpool.configure("txpool.properties")
+out = txpool.session("out.properties")
+
+@txpool.consumer("in.properties", max_messages=5, poll=0.2)
+def ship(messages):
+    with txpool.connect("orders.properties") as orders:
+        for each in messages:
+            orders.execute("insert into done values (?)", [each.text])
+            out.send(each.body)
+
+ship.run()
+"""
+RECOVERY = """
+import time
+from recovery.manager import RecoveryManager
+manager = RecoveryManager("recovery.properties")
+while True:
+    manager.scan()
+    time.sleep(0.2)
+"""
+
+
+class Work:
+    def __init__(self, folder: Path, broker: Broker, topics: tuple[str, str], chance: random.Random) -> None:
+        self.folder, self.broker, self.topics, self.chance = folder, broker, topics, chance
+        self.running: dict[str, preloaded.Process] = {}
+
+    def start(self, role: str, failpoints: str = "") -> None:
+        source = CONSUMER if role == "consumer" else RECOVERY
+        environment = os.environ | {"TXPOOL_FAILPOINTS": failpoints}
+        self.running[role] = preloaded.start("-c", source, cwd=self.folder, env=environment)
+
+    def kill(self, role: str) -> None:
+        process = self.running.pop(role)
+        process.kill()
+        print(f"{role}: {process.communicate(timeout=60)[1][-6000:]}")
+
+    def done(self) -> list[str]:
+        with closing(sqlite3.connect(self.folder / "orders.db", timeout=60)) as connection:
+            return [text for (text,) in connection.execute("select body from done")]
+
+    def strike(self) -> None:
+        """Kill one of them, once it has done something more."""
+        before, victim = len(self.done()), self.chance.choice(["consumer", "consumer", "point", "recovery", "broker"])
+        print(f"after {before}: {victim}")
+        if victim == "point":
+            self.kill("consumer")
+            self.start("consumer", f"{self.chance.choice(POINTS)}=kill@{self.chance.randint(1, 3)}")
+            until(lambda: self.running["consumer"].poll() is not None or len(self.done()) == MESSAGES, 120)
+            self.kill("consumer")
+            self.start("consumer")
+            return
+        until(lambda: len(self.done()) > before or len(self.done()) == MESSAGES, 120, f"stuck at {before}")
+        time.sleep(self.chance.random() / 20)  # any moment is right
+        if victim == "broker":
+            self.broker.kill()
+            self.broker.start()
+        else:
+            self.kill(victim)
+            self.start(victim)
+
+
+@pytest.fixture
+def work(kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
+    monkeypatch.chdir(tmp_path)
+    write_site(tmp_path, kafka, topics, more="parking.after = 1000\n")
+    txpool.configure("txpool.properties")
+    source = txpool.DataSource.from_properties("orders.properties")
+    with closing(sqlite3.connect("orders.db")) as connection:
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("create table done (body text)")
+    source.xids_table().create()  # type: ignore[attr-defined]
+    source.close()
+    print(f"seed {SEED}")
+    made = Work(tmp_path, kafka, topics, random.Random(SEED))
+    yield made
+    for role in [*made.running]:
+        made.kill(role)
+    for each in registry.opened():
+        each.close()
+    txpool.configure()
+
+
+def test_each_message_is_one_row_and_one_message(work: Work) -> None:
+    inward = txpool.session("in.properties")
+    with txpool.transaction():
+        for number in range(MESSAGES):
+            inward.send(str(number))
+    inward.close()  # else it would try to connect while there is no broker, and kafka-python leaves those sockets
+    for role in ("consumer", "recovery"):
+        work.start(role)
+    for _ in range(KILLS):
+        work.strike()
+    until(lambda: len(work.done()) >= MESSAGES, 300, "not all were done")
+    work.kill("consumer")
+    work.kill("recovery")
+    with closing(RecoveryManager("recovery.properties")) as manager:
+        reports = [manager.scan()]
+        deadline = time.monotonic() + 120
+        while reports[-1].left_alone or reports[-1].unreachable:
+            assert time.monotonic() < deadline, reports[-1]
+            reports.append(manager.scan())
+    assert [each for report in reports for each in report.heuristics] == []
+    expected = Counter(map(str, range(MESSAGES)))
+    assert Counter(work.done()) == expected
+    sent = [each.value.decode() for each in work.broker.committed(work.topics[1])]
+    assert Counter(sent) == expected

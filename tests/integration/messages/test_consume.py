@@ -1,0 +1,85 @@
+"""The command `txpool consume`, over a queue in a SQLite file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import txpool
+from tests.support import preloaded
+from tests.support.waiting import until
+from txpool.messages import MessageSession
+from txpool.process.exit_codes import TxpoolExitCode
+
+_SHOP = """
+import txpool
+
+@txpool.consumer("queue.properties", poll=0.1)
+def ship(messages):
+    with open("shipped", "a") as file:
+        for message in messages:
+            print(message.text, file=file)
+    if messages[0].text == "bad":
+        raise ValueError("it is bad")
+
+def no_consumer(messages):
+    pass
+"""
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MessageSession:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "orders.properties").write_text("driver = sqlite3\nmode = local\nurl = sqlite:///orders.db\n")
+    (tmp_path / "queue.properties").write_text(
+        "driver = sql-queue\nqueue = q\nqueue.datasource = orders.properties\nparking.after = 1\n"
+    )
+    (tmp_path / "shop.py").write_text(_SHOP)
+    return txpool.session(tmp_path / "queue.properties")
+
+
+def run(*words: str, exits: int = 0) -> str:
+    done = preloaded.run("-m", "txpool", "consume", *words, cwd=Path.cwd(), env=dict(os.environ))
+    assert done.returncode == exits, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_what_is_in_the_queue_and_no_more(session: MessageSession) -> None:
+    for text in ("one", "bad", "two"):
+        session.send(text)
+    said = run("shop:ship", "--once")
+    assert said.startswith("2 done\n")
+    assert "is parked in queue-parked: ValueError: it is bad" in said
+    assert Path("shipped").read_text().split() == ["one", "bad", "two"]
+    assert session.parked()[0] == 1
+
+
+def test_it_ends_after_the_batch(session: MessageSession) -> None:
+    loop = preloaded.start("-m", "txpool", "consume", "shop:ship", cwd=Path.cwd(), env=dict(os.environ))
+    session.send("one")
+    until(lambda: Path("shipped").exists() and Path("shipped").read_text() == "one\n")
+    loop.send_signal(signal.SIGTERM)
+    out, said = loop.communicate(timeout=60)
+    assert (loop.returncode, out) == (0, "1 done\n"), said
+
+
+def test_the_working_folder_comes_last(session: MessageSession) -> None:
+    Path("uuid.py").write_text("raise SystemExit('the working folder comes first')")
+    command = [sys.executable, "-P", "-m", "txpool", "consume", "shop:ship", "--once"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "0 done\n"), done.stderr
+
+
+def test_what_is_no_consumer(session: MessageSession) -> None:
+    assert "is no consumer" in run("shop:no_consumer", exits=TxpoolExitCode.CONFIGURATION)
+    assert "cannot be loaded" in run("shop:missing", exits=TxpoolExitCode.CONFIGURATION)
+
+
+def test_check_knows_it(session: MessageSession) -> None:
+    done = preloaded.run("-m", "txpool", "check", "queue.properties", cwd=Path.cwd(), env=dict(os.environ))
+    assert "is a queue in" in done.stdout

@@ -1,0 +1,308 @@
+"""Sessions with `driver = kafka` over a real broker: sending in branches, positions as rows, recovery."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txpool
+from recovery.manager import RecoveryManager
+from tests.support import preloaded
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.fixtures import kafka, topics, write_site
+from txpool.datasource import registry
+from txpool.messages import MessageSession, ReceivedMessage
+from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.kafka.branch import end_branch, evidence_of
+from txpool.resources.kafka.wire import Producer, Record, Wire
+from txpool.xid import parse
+
+__all__ = ["kafka", "topics"]
+pytestmark = pytest.mark.slow
+
+
+class Site:
+    def __init__(self, folder: Path, broker: Broker, topics: tuple[str, str]) -> None:
+        self.folder, self.broker, self.topics = folder, broker, topics
+        self.inward, self.outward = (txpool.session(folder / f"{name}.properties") for name in ("in", "out"))
+        self.wire = Wire(broker.address, {})
+
+    def sql(self, statement: str) -> list[Any]:
+        with closing(sqlite3.connect(self.folder / "orders.db", isolation_level=None, timeout=60)) as connection:
+            return connection.execute(statement).fetchall()
+
+    def out(self) -> list[bytes]:
+        return [each.value for each in self.broker.committed(self.topics[1])]
+
+    def again(self) -> MessageSession:
+        """The session of a consumer that starts again."""
+        self.inward.close()
+        self.inward = txpool.session(self.folder / "in.properties")
+        return self.inward
+
+    def position(self) -> int:
+        ((found,),) = self.sql(f"select position from txpool_message_positions where topic = '{self.topics[0]}'")
+        return int(found)
+
+
+@pytest.fixture
+def site(kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.chdir(tmp_path)
+    write_site(tmp_path, kafka, topics)
+    txpool.configure("txpool.properties")
+    with closing(sqlite3.connect("orders.db")) as connection:
+        connection.execute("create table done (body text)")
+        connection.execute("pragma journal_mode = wal")
+    registry.shared(str(tmp_path / "orders.properties"), lambda: txpool.DataSource.from_properties("orders.properties"))
+    txpool.connect("orders.properties").close()
+    registry.by_key[str(tmp_path / "orders.properties")].xids_table().create()  # type: ignore[attr-defined]
+    made = Site(tmp_path, kafka, topics)
+    yield made
+    for name in made.wire.listed("txp1:"):
+        state = made.wire.state(name, time.monotonic() + 30)
+        assert state is not None
+        made.wire.end(state.producer, time.monotonic() + 30, commit=False)
+    made.wire.close()
+    for each in registry.opened():
+        each.close()
+    txpool.configure()
+
+
+def texts(messages: list[ReceivedMessage]) -> list[str]:
+    return [each.text for each in messages]
+
+
+def work(messages: list[ReceivedMessage], outward: MessageSession | None = None) -> None:
+    with txpool.connect("orders.properties") as orders:
+        for each in messages:
+            orders.execute("insert into done values (?)", [each.text])
+            if outward is not None:
+                outward.send(each.body, key=each.key)
+
+
+def test_message_row_message(site: Site) -> None:
+    sent = [site.inward.send(text, key="k", headers={"h": "€"}) for text in ("one", "two")]
+    with txpool.transaction():
+        found = site.inward.receive(10, timeout=60)
+        work(found, site.outward)
+        assert site.out() == []
+    assert texts(found) == ["one", "two"]
+    assert [each.id for each in found] == sent
+    assert (found[0].key, dict(found[0].headers)) == ("k", {"h": "€"})
+    assert site.out() == [b"one", b"two"]
+    assert site.sql("select body from done") == [("one",), ("two",)]
+    assert site.wire.listed("txp1:") == []
+
+
+def test_a_rollback_sends_nothing_and_delivers_again(site: Site) -> None:
+    site.inward.send("one")
+    for _ in range(2):
+        with pytest.raises(KeyError), txpool.transaction():
+            found = site.inward.receive(10, timeout=60)
+            work(found, site.outward)
+            raise KeyError
+        assert texts(found) == ["one"]
+    assert site.out() == []
+    with pytest.raises(txpool.ProgrammingError, match="outside a transaction"):
+        site.inward.receive()
+    with pytest.raises(txpool.NotSupportedError, match="no delay"):
+        site.inward.send("late", delay=1)
+
+
+def test_the_row_is_the_position_whatever_the_group_says(site: Site) -> None:
+    for text in ("one", "two"):
+        site.inward.send(text)
+    with txpool.transaction():
+        work(site.inward.receive(1, timeout=60))
+    again = site.again()
+    with txpool.transaction():
+        assert texts(again.receive(10, timeout=60)) == ["two"]
+        work([])
+
+
+def test_a_zombie_commits_nothing(site: Site) -> None:
+    site.inward.send("one")
+    moved = "update txpool_message_positions set position = position + 1"
+    with pytest.raises(txpool.TransactionRolledBack, match="displaced"), txpool.transaction():
+        work(site.inward.receive(1, timeout=60), site.outward)
+        with txpool.connect("orders.properties") as orders:
+            orders.execute(moved)
+    assert site.out() == []
+    assert site.sql("select body from done") == []
+    site.sql(moved)  # as the commit of another consumer does; this one has the message still
+    with txpool.transaction() as ambient:
+        ambient.may_be_empty = True
+        assert site.inward.receive(1, timeout=0.5) == []
+
+
+def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
+    for text in ("one", "bad", "two", "three"):
+        site.inward.send(text)
+
+    @txpool.consumer(site.inward, max_messages=2, poll=5)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        work(messages, site.outward)
+        if "bad" in texts(messages):
+            raise ValueError("bad\0")
+
+    assert ship.run(lambda: len(site.sql("select * from done")) == 3) == 3
+    assert site.out() == [b"one", b"two", b"three"]
+    assert site.sql("select queue, body, error from txpool_messages") == [("in-parked", b"bad", "ValueError: bad?")]
+
+
+def test_an_interrupt_behind_a_poll_loses_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.inward.send("one")
+    with txpool.transaction() as ambient:
+        ambient.may_be_empty = True
+        site.inward.receive(1, timeout=60)
+    site.inward.send("two")
+    consumer = site.inward._kafka()  # type: ignore[attr-defined]
+    poll = consumer.poll
+    lost = []
+
+    def interrupted(**arguments: Any) -> Any:
+        found = poll(**arguments)
+        if found and not lost:
+            lost.append(found)
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(consumer, "poll", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        while not site.inward.wait(1):
+            pass
+    with txpool.transaction():
+        found = site.inward.receive(10, timeout=60)
+        while texts(found) == ["one"]:
+            found = site.inward.receive(10, timeout=60)
+        work(found)
+    assert texts(found)[-1] == "two"
+
+
+def prepared(site: Site, name: str, timeout: float = 30) -> Producer:
+    """A transaction that is as a dead process has left it."""
+    producer = site.wire.begin(name, timeout, time.monotonic() + 30)
+    site.wire.send(producer, [Record(site.topics[1], 0, None, b"left", ())], time.monotonic() + 30)
+    return producer
+
+
+def record_of(site: Site, producer: Producer) -> BranchRecord:
+    xid = parse(producer.transactional_id)
+    assert xid is not None
+    return BranchRecord(xid, "out", site.wire.cluster(), evidence_of(producer, [(site.topics[1], 0)]))
+
+
+def name_of(site: Site) -> str:
+    """A name as the coordinator gives it to a branch."""
+    from txpool.xid import make_xid
+
+    with txpool.transaction() as ambient:
+        ambient.may_be_empty = True
+    return make_xid(ambient.gtrid, 0, "out").joined
+
+
+def test_anybody_ends_what_is_prepared_and_again(site: Site) -> None:
+    producer = prepared(site, name_of(site))
+    record = record_of(site, producer)
+    for _ in range(2):
+        assert end_branch(site.wire, record, commit=True) == (BranchOutcome.COMMITTED, "")
+    assert end_branch(site.wire, record, commit=False)[0] is BranchOutcome.COMMITTED
+    assert site.out() == [b"left"]
+    other = record_of(site, prepared(site, name_of(site)))
+    assert end_branch(site.wire, other, commit=False)[0] is BranchOutcome.ROLLED_BACK
+    assert end_branch(site.wire, other, commit=True)[0] is BranchOutcome.ROLLED_BACK
+    assert end_branch(site.wire, record._replace(identity="other"), commit=True)[0] is BranchOutcome.UNKNOWN
+    assert end_branch(site.wire, record._replace(evidence={}), commit=True)[0] is BranchOutcome.UNKNOWN
+
+
+def test_what_the_broker_has_ended_by_itself_is_told(site: Site) -> None:
+    record = record_of(site, prepared(site, name_of(site), timeout=0.1))
+    deadline = time.monotonic() + 60
+    while site.wire.state(record.xid.joined, deadline).state != "CompleteAbort":  # type: ignore[union-attr]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert end_branch(site.wire, record, commit=True)[0] is BranchOutcome.ROLLED_BACK
+
+
+def test_a_stranger_who_takes_the_id_is_no_commit(site: Site) -> None:
+    record = record_of(site, prepared(site, name_of(site)))
+    site.wire.begin(record.xid.joined, 30, time.monotonic() + 30)
+    assert end_branch(site.wire, record, commit=True)[0] is BranchOutcome.LOST
+    assert site.out() == []
+
+
+def test_missing_markers_are_written(site: Site) -> None:
+    producer = prepared(site, name_of(site))
+    parts = [(site.topics[1], 0)]
+    assert site.wire.left_open(producer, parts) == parts
+    site.wire.write_markers(producer, parts, time.monotonic() + 30, commit=True)
+    assert site.wire.left_open(producer, parts) == []
+    assert site.out() == [b"left"]
+
+
+def test_too_late_to_decide_rolls_back(site: Site) -> None:
+    late = pytest.raises(txpool.TransactionRolledBack, match="before recovery could commit it")
+    with late, txpool.transaction() as ambient:
+        ambient.decide_before = time.monotonic() - 1
+        site.outward.send("late")
+    assert site.out() == []
+
+
+CHILD = """
+import txpool
+txpool.configure("txpool.properties")
+with txpool.transaction():
+    with txpool.connect("orders.properties") as orders:
+        orders.execute("insert into done values ('child')")
+    txpool.session("out.properties").send("child")
+"""
+
+
+def killed_at(site: Site, point: str) -> None:
+    environment = os.environ | {"TXPOOL_FAILPOINTS": f"{point}=kill"}
+    child = preloaded.run("-c", CHILD, cwd=site.folder, env=environment)
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    assert site.wire.listed("txp1:")
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize("decided", [True, False])
+def test_recovery_ends_what_a_dead_process_has_left(site: Site, *, decided: bool, trusted: bool) -> None:
+    write_site(site.folder, site.broker, site.topics, trusted=trusted)
+    killed_at(site, "marked.committed" if decided else "coordinator.prepared")
+    with closing(RecoveryManager("recovery.properties")) as manager:
+        report = manager.scan()
+    assert report.unreachable == report.errors == {}
+    assert report.heuristics == ()
+    if decided or trusted:
+        assert site.out() == [b"child"] * decided
+        assert site.wire.listed("txp1:") == []
+    else:  # nobody proves that it is ours: it is listed, and the broker ends it
+        assert [each.kind for each in report.alarms] == ["foreign"]
+        assert len(site.wire.listed("txp1:")) == 1
+    assert site.sql("select body from done") == [("child",)] * decided
+
+
+def test_the_commands_know_it(site: Site) -> None:
+    done = preloaded.run("-m", "txpool", "check", "in.properties", cwd=site.folder, env=dict(os.environ))
+    assert "is cluster" in done.stdout, done.stderr
+    assert "decided within 20 s" in done.stdout
+
+
+def test_the_kit(site: Site) -> None:
+    site.broker.create_topics("kit", partitions=100)
+    (site.folder / "kit.properties").write_text(
+        f"driver = kafka\nurl = {site.broker.url}\ntopic = kit\nprepared.owners = any\n"
+    )
+    command = ["-m", "txpool", "check", "--conformance", "kit.properties"]
+    done = preloaded.run(*command, cwd=site.folder, env=dict(os.environ))
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0

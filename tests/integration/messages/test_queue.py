@@ -1,0 +1,203 @@
+"""Sessions with `driver = sql-queue` over PostgreSQL, MariaDB and SQLite."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import txpool
+from tests.integration.outbox.conftest import Place
+from txpool.messages import MessageSession, ReceivedMessage
+from txpool.outbox import Message as Sent
+
+Queue = Callable[..., MessageSession]
+
+
+def texts(messages: list[ReceivedMessage]) -> list[str]:
+    return [each.text for each in messages]
+
+
+def drained(session: MessageSession) -> list[str]:
+    with txpool.transaction():
+        return texts(session.receive(100))
+
+
+def test_a_message_comes_as_it_was_sent_and_once(queue: Queue) -> None:
+    session = queue()
+    sent = session.send("one € \0", key="k", headers={"h": "x\0€"})
+    session.send(b"\x00\xff")
+    session.send(None)
+    with txpool.transaction():
+        first, second, third = session.receive(10)
+    assert third.body is None
+    assert (first.id, first.text, first.key, dict(first.headers)) == (sent, "one € \0", "k", {"h": "x\0€"})
+    assert second.value == b"\x00\xff"
+    assert second.key is None
+    assert first.time > 1.7e9
+    assert drained(session) == []
+
+
+def test_what_rolls_back_is_neither_sent_nor_taken(queue: Queue) -> None:
+    session = queue()
+    session.send("one")
+    with pytest.raises(KeyError), txpool.transaction():
+        assert texts(session.receive(10)) == ["one"]
+        session.send("two")
+        assert session.receive(10) == []  # it is sent at the commit
+        raise KeyError
+    assert drained(session) == ["one"]
+
+
+def test_a_receive_outside_a_transaction_is_refused_and_a_send_is_sent(queue: Queue) -> None:
+    session = queue()
+    session.send("one")
+    with pytest.raises(txpool.ProgrammingError, match="outside a transaction, and nothing was received"):
+        session.receive()
+    with pytest.raises(txpool.ProgrammingError, match="json"):
+        session.send({"a": 1})  # type: ignore[arg-type]
+    assert drained(session) == ["one"]
+
+
+def test_one_transaction_with_another_database(place: Place, queue: Queue) -> None:
+    session = queue()
+    with txpool.transaction():
+        session.send("one")
+        place.apply(Sent("1", None, "", 1))
+    with pytest.raises(KeyError), txpool.transaction():
+        place.apply(Sent("1", None, "never", 1))
+        assert texts(session.receive()) == ["one"]
+        raise KeyError
+    with txpool.transaction():
+        place.apply(Sent("2", None, session.receive()[0].text, 1))
+    assert place.applied() == ["", "one"]
+    assert drained(session) == []
+
+
+def test_a_delay(queue: Queue) -> None:
+    session = queue()
+    session.send("late", delay=0.4)
+    session.send("now")
+    assert drained(session) == ["now"]
+    with txpool.transaction():
+        assert texts(session.receive(timeout=30)) == ["late"]
+
+
+def test_receive_waits_for_what_another_sends_meanwhile(queue: Queue, place: Place) -> None:
+    if place.kind == "sqlite":
+        pytest.skip("a transaction of SQLite that has begun keeps others from writing")
+    session = queue()
+    sender = threading.Timer(0.2, session.send, ["one"])
+    with txpool.transaction():
+        place.orders.connect().cursor().execute("select 1")
+        assert session.receive() == []
+        sender.start()
+        assert texts(session.receive(10, timeout=30)) == ["one"]
+    sender.join()
+
+
+def test_two_consumers_never_have_the_same_message(queue: Queue, place: Place) -> None:
+    if place.kind == "sqlite":
+        pytest.skip("one transaction writes at a time")
+    session = queue()
+    for each in "abcd":
+        session.send(each)
+    with txpool.transaction():
+        assert texts(session.receive(2)) == ["a", "b"]
+        other = in_thread(lambda: drained(session))
+        assert other == ["c", "d"]
+    assert drained(session) == []
+
+
+def test_of_one_key_one_transaction_receives_and_in_order(queue: Queue, place: Place) -> None:
+    if place.kind == "sqlite":
+        pytest.skip("one transaction writes at a time")
+    session = queue(queue_ordered="true")
+    for text, key in (("a1", "a"), ("a2", "a"), ("b1", "b"), ("x", None)):
+        session.send(text, key=key)
+    with txpool.transaction():
+        assert texts(session.receive(1)) == ["a1"]
+        assert in_thread(lambda: drained(session)) == ["b1", "x"]
+    assert drained(session) == ["a2"]
+
+
+def test_a_failed_batch_is_done_one_by_one_and_the_culprit_is_parked(queue: Queue) -> None:
+    session = queue(parking_after=1)
+    for number in range(5):
+        session.send(str(number))
+    done: list[list[str]] = []
+
+    @txpool.consumer(session, max_messages=3)
+    def work(messages: list[ReceivedMessage]) -> None:
+        if "3" in texts(messages):
+            raise ValueError("bad\0 " + "x" * 5000)
+        done.append(texts(messages))
+
+    assert work.run(once=True) == 4
+    assert sum(done, []) == ["0", "1", "2", "4"]  # noqa: RUF017
+    assert session.parked()[0] == 1
+    parked = queue(queue=session.parking)
+    assert drained(parked) == ["3"]
+
+
+def test_a_batch_is_one_transaction_once_the_first_messages_went_well(queue: Queue) -> None:
+    session = queue()
+    done: list[int] = []
+    work = txpool.consumer(session, max_messages=2)(lambda messages: done.append(len(messages)))
+    for number in range(6):
+        session.send(str(number))
+    assert work.run(once=True) == 6
+    assert done == [1, 1, 2, 2]
+
+
+def test_tries_count_also_if_none_has_ended(queue: Queue, place: Place) -> None:
+    session = queue(parking_after=2)
+    session.send("kills")
+    assert [session.begin_one().tries for _ in range(2)] == [0, 1]  # type: ignore[union-attr]
+    assert txpool.consumer(session)(lambda _: None).run(once=True) == 0
+    assert session.parked()[0] == 1
+
+
+@pytest.mark.parametrize("error", [txpool.HeuristicMixed, txpool.HeuristicHazard])
+def test_what_was_done_in_part_is_never_done_again(queue: Queue, error: type[Exception]) -> None:
+    session = queue()
+    session.send("one")
+
+    def work(_: list[ReceivedMessage]) -> None:
+        raise error("torn")
+
+    assert txpool.consumer(session)(work).run(once=True) == 0
+    assert drained(session) == []
+    assert session.parked()[0] == 1
+
+
+def test_a_deleted_row_is_said(queue: Queue, place: Place) -> None:
+    session = queue()
+    session.send("one")
+    table = {"postgresql": "txpool_spark.messages"}.get(place.kind, "txpool_messages")
+    message = session.begin_one()
+    assert message is not None
+    place.sql("orders", f"delete from {table}")
+    with txpool.transaction() as ambient:
+        ambient.may_be_empty = True
+        assert not session.receive_one(message)
+    assert not session.park(message, "bad")
+
+
+def test_no_session(place: Place, tmp_path: Path) -> None:
+    with pytest.raises(txpool.NotSupportedError, match="has no messages"):
+        txpool.session(place.orders)
+    file = tmp_path / "bad.properties"
+    file.write_text("driver = sql-queue\nqueue = q\n")
+    with pytest.raises(txpool.ConfigurationError, match=r"queue\.datasource is missing"):
+        txpool.session(file)
+
+
+def in_thread(work: Callable[[], list[str]]) -> list[str]:
+    found: list[list[str]] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join(60)
+    return found[0]

@@ -1,0 +1,159 @@
+"""A Kafka broker out of Maven: one node of KRaft, on free ports, in a folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import NewTopic
+from tests.support.waiting import until
+
+_POM = Path(__file__).with_name("pom.xml")
+#: The broker ends a transaction after this time by itself, in milliseconds.
+TIMEOUT = 60_000
+_CLUSTER = "dHhwb29sLXRlc3RzLTAwMQ"
+_LOG = """
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %m (%c)%n
+"""
+
+
+def find_classpath() -> str | None:
+    """Kafka's classes, which Maven brings; None if it, or Java, is missing."""
+    maven = shutil.which("mvn")
+    if maven is None or shutil.which("java") is None:
+        return None
+    file = Path(tempfile.gettempdir()) / f"txpool-test-kafka-{os.getuid()}-{zlib.crc32(_POM.read_bytes())}.classpath"
+    with open(Path(tempfile.gettempdir()) / "txpool-test-maven.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the suite's other processes want the same
+        if file.exists() and all(Path(jar).exists() for jar in file.read_text().split(":")):
+            return file.read_text()
+        command = [maven, "-q", "-B", "-f", str(_POM), "dependency:build-classpath", f"-Dmdep.outputFile={file}"]
+        subprocess.run(command, check=False, timeout=400, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return file.read_text() if file.exists() else None
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Broker:
+    """A broker in a folder."""
+
+    def __init__(self, folder: Path, classpath: str, **more: str) -> None:
+        self.port, controller = free_ports(2)
+        self.folder = folder
+        self._classpath = classpath
+        self._config = folder / "server.properties"
+        self._process: subprocess.Popen[bytes] | None = None
+        lines = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(folder / "logs"),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "1",
+            "transaction.max.timeout.ms": str(TIMEOUT),
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+            "group.initial.rebalance.delay.ms": "0",
+            "auto.create.topics.enable": "false",
+            **more,
+        }
+        self._config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        (folder / "log4j2.properties").write_text(_LOG)
+        self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._config)).wait(120)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"kafka://{self.address}"
+
+    def _java(self, main: str, *arguments: str) -> subprocess.Popen[bytes]:
+        options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        options.append(f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}")
+        with (self.folder / "broker.log").open("ab") as log:
+            command = ["java", *options, "-cp", self._classpath, main, *arguments]
+            return subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+
+    def start(self) -> None:
+        self._process = self._java("kafka.Kafka", str(self._config))
+        until(self._answers, 120)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "broker.log").read_text()[-4000:]
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1):
+                return True
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(60)
+            self._process = None
+
+    def admin(self) -> KafkaAdminClient:
+        return KafkaAdminClient(bootstrap_servers=self.address)
+
+    def create_topics(self, *names: str, partitions: int = 1) -> None:
+        admin = self.admin()
+        try:
+            admin.create_topics([NewTopic(name, partitions, 1) for name in names])
+        finally:
+            admin.close()
+
+    def committed(self, topic: str, partitions: Sequence[int] = (0,)) -> list[Any]:
+        """All that readers with isolation level read_committed see."""
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.address, isolation_level="read_committed", enable_auto_commit=False
+        )
+        try:
+            places = [TopicPartition(topic, each) for each in partitions]
+            consumer.assign(places)
+            consumer.seek_to_beginning(*places)
+            ends = consumer.end_offsets(places)
+            found: list[Any] = []
+            while any(consumer.position(place) < ends[place] for place in places):
+                for records in consumer.poll(1000).values():
+                    found += records
+            return found
+        finally:
+            consumer.close()

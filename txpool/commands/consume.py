@@ -1,0 +1,63 @@
+"""The command `txpool consume`: the loop of a consumer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from txpool.commands.outbox import Conf, errors_as_exit_codes
+from txpool.errors import ConfigurationError, described
+from txpool.messages import Consumer
+
+
+def consume(
+    function: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="A function with @txpool.consumer.")],
+    *,
+    once: Annotated[bool, typer.Option("--once", help="End once there is nothing to receive now.")] = False,
+    conf: Conf = None,
+) -> None:
+    """Call a consumer's function with batches of messages, until SIGTERM or SIGINT. Any number may run.
+
+    It ends after the batch; a second signal rolls that back.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("txpool")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+    with errors_as_exit_codes(conf):
+        found = _consumer(function)
+        found.session  # noqa: B018 - what is wrong from the beginning is an error
+        stopping: list[int] = []
+
+        def stop(number: int, _: Any) -> None:
+            stopping.append(number)
+            signal.signal(number, signal.default_int_handler)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        logger.info("%s: consuming", found.session.name)
+        done = found.run(lambda: bool(stopping), once=once)
+        typer.echo(f"{done} done")
+
+
+def _consumer(words: str) -> Consumer:
+    module, _, name = words.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)  # last: a file of this folder is never taken for a module of another package
+    try:
+        found = getattr(import_module(module), name)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{words!r} cannot be loaded ({described(error)}): name module:function, and let PYTHONPATH lead to it"
+        ) from error
+    if not isinstance(found, Consumer):
+        raise ConfigurationError(f"{words!r} is no consumer: write @txpool.consumer(session) above the function")
+    return found

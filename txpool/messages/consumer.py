@@ -1,0 +1,156 @@
+"""The loop of a consumer: a function gets batches of messages, each within a transaction.
+
+A batch that has failed is done again one message after another, so that one bad message costs the others nothing. Each
+such try is counted before it begins, in a transaction of its own: so it counts also if the process is killed. For that
+the first batch of a process is done one by one, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from txpool.datasource import known
+from txpool.errors import HeuristicCommit, HeuristicHazard, HeuristicMixed, TransactionInDoubt, described
+from txpool.idempotency.on_demand import recover
+from txpool.messages.session import MessageSession, ReceivedMessage, session
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.manager import get_manager
+
+if TYPE_CHECKING:
+    from txpool.datasource import Source
+
+logger = logging.getLogger("txpool.messages")
+
+Work = Callable[[list[ReceivedMessage]], object]
+#: The longest wait before a message is tried again, in seconds; the first is one second, and each is twice the last.
+_LONGEST_WAIT = 60.0
+_PAUSE = 0.05
+#: What has ended so is never done again by itself.
+_NEVER_AGAIN = (HeuristicMixed, HeuristicHazard)
+
+
+class Consumer:
+    """A function that gets batches of messages, each within a transaction. It may be called as a function, too."""
+
+    def __init__(
+        self, of: str | Path | Source | MessageSession, function: Work, max_messages: int, poll: float
+    ) -> None:
+        self._of, self._function, self._most, self._poll = of, function, max_messages, poll
+        self.__doc__ = function.__doc__
+
+    def __call__(self, messages: list[ReceivedMessage]) -> object:
+        return self._function(messages)
+
+    @property
+    def session(self) -> MessageSession:
+        """Its session. Errors: as `txpool.session`."""
+        return session(self._of)
+
+    def run(self, stopped: Callable[[], bool] = lambda: False, *, once: bool = False) -> int:
+        """Receive and do batches until `stopped()` is true, which is asked between batches; returns how many messages.
+
+        With `once` it ends when there is nothing to receive now. Errors of a batch are logged, and it goes on; those of
+        its configuration are raised. Used by one thread; any number of processes may run it.
+        """
+        source = self.session
+        self._recover()
+        done, singly, failures = 0, self._most, 0
+        while not stopped():
+            try:
+                if not source.wait(0 if once else self._poll):
+                    if once:
+                        break
+                    continue
+                if singly:
+                    one = self._one(source)
+                    done += bool(one)
+                    singly = 0 if one is None else singly - 1 if one else self._most
+                else:
+                    count, right = self._batch(source)
+                    done, singly = done + count, 0 if right else self._most
+                    if right and not count:
+                        time.sleep(_PAUSE)  # other consumers have what there is
+                failures = 0
+            except Exception as error:
+                failures += 1
+                logger.error("%s: nothing can be received now: %s", source.name, described(error))
+                if once:
+                    raise
+                time.sleep(min(_LONGEST_WAIT, 0.1 * 2.0 ** min(failures, 10)))
+        return done
+
+    def _batch(self, source: MessageSession) -> tuple[int, bool]:
+        """How many messages were done, and whether none has failed."""
+        done, failure = self._attempt(source, lambda: source.receive(self._most))
+        if failure is not None:
+            logger.warning("%s: a batch is done again, one message after another: %s", source.name, described(failure))
+        return done, failure is None
+
+    def _one(self, source: MessageSession) -> bool | None:
+        """Whether the next message was done, by itself; None if there was none."""
+        message = source.begin_one()
+        if message is None:
+            return None
+        if message.tries >= source.parking_after:
+            self._park(source, message, "no try of it has ended")
+            return False
+        done, failure = self._attempt(source, lambda: [message] if source.receive_one(message) else [])
+        if failure is not None:
+            text, tries = described(failure), message.tries + 1
+            if tries >= source.parking_after:
+                self._park(source, message, text)
+            else:
+                logger.warning("%s: try %d of message %s has failed: %s", source.name, tries, message.id, text)
+                source.failed(message, text, min(_LONGEST_WAIT, 2.0 ** (tries - 1)))
+        return bool(done)
+
+    def _attempt(
+        self, source: MessageSession, receive: Callable[[], list[ReceivedMessage]]
+    ) -> tuple[int, Exception | None]:
+        """How many messages were done, in one transaction; and the error, if that has rolled back."""
+        messages: list[ReceivedMessage] = []
+        try:
+            with transaction() as ambient:
+                ambient.may_be_empty = True
+                messages += receive()
+                if messages:
+                    self._function(messages)
+        except (TransactionInDoubt, HeuristicCommit) as error:
+            logger.warning("%s: %d messages: %s", source.name, len(messages), described(error))
+            return 0, None
+        except _NEVER_AGAIN as error:
+            for message in messages:  # done again, a part of their work would happen twice
+                self._park(source, message, f"done in part: {described(error)}")
+            return 0, None
+        except Exception as error:
+            return 0, error
+        if ambient.unanswered:
+            self._recover()
+        return len(messages), None
+
+    def _park(self, source: MessageSession, message: ReceivedMessage, error: str) -> None:
+        if source.park(message, error):
+            logger.error("%s: message %s is parked in %s: %s", source.name, message.id, source.parking, error)
+
+    def _recover(self) -> None:
+        """End what a consumer that is dead has left prepared: its messages are held until then."""
+        try:
+            if get_manager().log is not None:
+                recover([*known().values(), self.session.datasource])
+        except Exception as error:
+            logger.warning("%s: recovery could not be run here: %s", self.session.name, described(error))
+
+
+def consumer(
+    of: str | Path | Source | MessageSession, *, max_messages: int = 100, poll: float = 1.0
+) -> Callable[[Work], Consumer]:
+    """Make a function the consumer of a session: it gets a list of up to so many messages, within a transaction.
+
+    `txpool consume module:function` runs it. If it raises, the transaction rolls back, and the messages are received
+    again, one by one. `poll` is how many seconds one wait for messages takes, and so how late a stop may be noticed.
+    """
+    return lambda function: Consumer(of, function, max_messages, poll)

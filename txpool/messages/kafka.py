@@ -1,0 +1,352 @@
+"""The session of `driver = kafka`: messages in a branch of Kafka's, and positions as rows in a datasource.
+
+The position of a group in a partition is a row. A transaction moves it from where its work began, and only if it is
+still there: so of two consumers with the same messages one commits. Kafka's group only says who receives what. If
+nothing is sent to Kafka, Kafka takes no part in the commit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from txpool.errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
+from txpool.locks import Lock
+from txpool.messages.session import MessageSession, ReceivedMessage, apart, database_of
+from txpool.resources.kafka.manager import MANAGER
+from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tables_of
+from txpool.tm.ambient import current
+from txpool.tm.completion.status import Status
+from txpool.tm.demarcation.block import transaction
+
+if TYPE_CHECKING:
+    from kafka import KafkaConsumer
+
+    from txpool.datasource import DataSource, Source
+    from txpool.tm.transaction import Transaction
+
+#: The header with the id that a session of txpool's gives to a message.
+_ID = "txpool-id"
+#: For how many seconds the number of a topic's partitions is taken to be the same.
+_PARTS_FOR = 60.0
+
+
+class _Place(NamedTuple):
+    """Where a message is, and the position at which the work with it begins."""
+
+    part: int
+    offset: int
+    begun: int
+
+
+class _Buffer:
+    """What was polled of one partition, and is not known to be committed: all records from an offset on."""
+
+    def __init__(self, begin: int) -> None:
+        self.begin = self.end = begin
+        self.records: deque[Any] = deque()
+        self.not_before = 0.0  #: When its first message may be tried again, by the monotonic clock.
+
+
+class KafkaSession(MessageSession):
+    """Sends to and receives from a topic."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        settings = source.settings
+        self._topic: str = settings.topic or ""
+        self._group = settings.group
+        self._parts = (0, 0.0)
+        self._rounds = itertools.count()
+        self._consumer: tuple[int, KafkaConsumer] | None = None
+        self._buffers: dict[int, _Buffer] = {}
+        self._polling = False  #: A poll has begun, and an interrupt may have kept its records from the buffers.
+        self._receiving = Lock()
+        source.when_closed.append(self._close)
+
+    @property
+    def datasource(self) -> DataSource:
+        return database_of(self._source, self._source.settings.offsets_datasource, "offsets.datasource")
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def _send(self, sent: Outgoing) -> None:
+        from kafka.partitioner.default import murmur2
+
+        from txpool.resources.kafka.wire import Record
+
+        if sent.delay:
+            raise NotSupportedError(f"{self.name}: Kafka has no delay. Nothing was sent")
+        ambient = _ambient()
+        if ambient.log is None:
+            raise ProgrammingError(f"{self.name} cannot join {ambient.gtrid}: configure a decision log first")
+        key = None if sent.key is None else sent.key.encode("utf-8", "surrogateescape")
+        # A key's partition is the one that Java's client chooses, too.
+        chosen = next(self._rounds) if key is None else murmur2(key) & 0x7FFFFFFF
+        part = chosen % self._part_count()
+        headers = [(name, value.encode("utf-8", "surrogateescape")) for name, value in sent.headers.items()]
+        headers.append((_ID, sent.id.encode()))
+        work = ambient.enlist_datasource(self._source).pooled
+        work.send(Record(self._topic, part, key, sent.body, headers))
+
+    def _part_count(self) -> int:
+        count, at = self._parts
+        if not count or time.monotonic() - at > _PARTS_FOR:
+            count = MANAGER.wire_of(self._source).parts(self._topic)
+            self._parts = count, time.monotonic()
+        return count
+
+    # -- receiving ----------------------------------------------------------------------------------------------
+
+    def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]:
+        deadline = time.monotonic() + timeout
+        with self._alone():
+            begun = self._begun(ambient)
+            while True:
+                taken: list[ReceivedMessage] = []
+                for number, buffer in [*self._buffers.items()]:
+                    if len(taken) < most and buffer.not_before <= time.monotonic():
+                        taken += self._take(begun, number, buffer, most - len(taken))
+                left = deadline - time.monotonic()
+                if taken or left < 0:
+                    return taken
+                ambient.require_active()
+                self._poll(min(1.0, left))
+
+    def _begun(self, ambient: Transaction) -> dict[int, tuple[int, int]]:
+        """By partition: where this transaction's work begins, and where it ends."""
+        begun: dict[int, tuple[int, int]] | None = ambient.values.get(self)
+        if begun is None:
+            begun = ambient.values[self] = {}
+            ambient.before_completion(lambda: self._advance(begun), interposed=True)
+            ambient.after_completion(lambda status: self._drop(begun, status))
+        return begun
+
+    def _drop(self, begun: dict[int, tuple[int, int]], status: Status) -> None:
+        for number, (_, after) in begun.items() if status is Status.COMMITTED else ():
+            buffer = self._buffers.get(number)
+            if buffer is not None:
+                self._trim(number, buffer, after)
+
+    def _take(
+        self, begun: dict[int, tuple[int, int]], number: int, buffer: _Buffer, most: int
+    ) -> list[ReceivedMessage]:
+        if not buffer.records:
+            return []
+        found = begun.get(number)
+        if found is None:
+            position = self._position(number)[0]
+            if not self._trim(number, buffer, position):
+                return []
+            found = begun[number] = position, position
+        first, after = found
+        taken = [each for each in buffer.records if each.offset >= after][:most]
+        if taken:
+            begun[number] = first, taken[-1].offset + 1
+        return [self._message(each, first) for each in taken]
+
+    def _trim(self, number: int, buffer: _Buffer, position: int) -> bool:
+        """Drop what is before the position; False if the buffer does not reach there: then it is polled from there."""
+        while buffer.records and buffer.records[0].offset < position:
+            buffer.records.popleft()
+        if buffer.begin <= position and (buffer.records or position <= buffer.end):
+            buffer.begin = position
+            return True
+        self._seek(number, position)
+        return False
+
+    def _advance(self, begun: dict[int, tuple[int, int]]) -> None:
+        with self._cursor() as cursor:
+            for number, (first, after) in sorted(begun.items()):
+                if after > first and not tables_of(self.datasource).advance(cursor, self._part(number), first, after):
+                    raise OperationalError(
+                        f"{self.name}: another consumer of {self._group} has moved the position in partition {number} "
+                        f"of {self._topic} away from {first}: this one was displaced. What it has done rolls back"
+                    )
+
+    # -- for the loop of a consumer -----------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> bool:
+        with self._alone():
+            for again in (True, False):
+                now = time.monotonic()
+                waiting = [each for each in self._buffers.values() if each.records and each.not_before <= now]
+                if waiting or not again:
+                    return bool(waiting)
+                self._poll(timeout)
+        return False
+
+    def begin_one(self) -> ReceivedMessage | None:
+        with self._alone(), transaction() as ambient:
+            ambient.may_be_empty = True
+            for number, buffer in [*self._buffers.items()]:
+                if not buffer.records or buffer.not_before > time.monotonic():
+                    continue
+                position, tries = self._position(number)
+                if self._trim(number, buffer, position) and buffer.records:
+                    with self._cursor() as cursor:
+                        if tables_of(self.datasource).try_again(cursor, self._part(number), position):
+                            return self._message(buffer.records[0], position, tries)
+        return None
+
+    def receive_one(self, message: ReceivedMessage) -> bool:
+        part, offset, position = message.place
+        if self._position(part)[0] != position:
+            return False
+        self._begun(_ambient())[part] = position, offset + 1
+        return True
+
+    def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
+        buffer = self._buffers.get(message.place.part)
+        if buffer is not None:
+            buffer.not_before = time.monotonic() + delay
+
+    def park(self, message: ReceivedMessage, error: str) -> bool:
+        part, offset, _ = message.place
+        tables, headers, key = tables_of(self.datasource), dict(message.headers), message.key
+        if key is not None and readable(key) != key:  # which not every database could keep
+            key, headers["txpool-key"] = readable(key), key
+        try:
+            with transaction(), self._cursor() as cursor:
+                position = self._position(part)[0]
+                if position > offset or not tables.advance(cursor, self._part(part), position, offset + 1):
+                    raise _DoneAlready
+                tables.insert(cursor, self.parking, Outgoing(message.id, message.body, key, headers, 0), error)
+        except _DoneAlready:
+            return False
+        return True
+
+    # -- Kafka's own consumer -----------------------------------------------------------------------------------
+
+    def _poll(self, timeout: float) -> None:
+        consumer = self._kafka()
+        if self._polling:  # an interrupt may have lost what the last one has returned
+            for number, buffer in [*self._buffers.items()]:
+                self._seek(number, buffer.end)
+        self._polling = True
+        polled = consumer.poll(timeout_ms=int(max(0.0, timeout) * 1000))
+        assigned = {place.partition: place for place in consumer.assignment()}
+        for number in self._buffers.keys() - assigned.keys():
+            del self._buffers[number]
+        for number in assigned.keys() - self._buffers.keys():  # it begins where the row says
+            self._seek(number, self._position_or_start(number, assigned[number]))
+            polled.pop(assigned[number], None)
+        for place, records in polled.items():
+            filled = self._buffers.get(place.partition)
+            if filled is not None:
+                filled.records += [each for each in records if each.offset >= filled.end]
+                filled.end = max(filled.end, consumer.position(place) or filled.end)
+        self._polling = False
+
+    def _seek(self, number: int, position: int) -> None:
+        from kafka import TopicPartition
+
+        place = TopicPartition(self._topic, number)
+        buffer = self._buffers.get(number)
+        if buffer is None or position != buffer.end:
+            self._buffers[number] = _Buffer(position)
+        consumer = self._kafka()
+        if place in consumer.assignment():
+            consumer.seek(place, position)
+
+    def _kafka(self) -> KafkaConsumer:
+        if self._consumer is None or self._consumer[0] != os.getpid():
+            from kafka import KafkaConsumer
+
+            if self._group is None:
+                raise self._source.settings.properties.error("group", "is missing: write group = shop")
+            settings = self._source.settings
+            made = KafkaConsumer(
+                self._topic,
+                bootstrap_servers=MANAGER.address(settings).split(","),
+                group_id=self._group,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                isolation_level="read_committed",
+                **MANAGER.options(settings),
+            )
+            self._consumer = os.getpid(), made
+            self._buffers = {}
+        return self._consumer[1]
+
+    def _close(self) -> None:
+        if self._consumer is not None and self._consumer[0] == os.getpid():
+            self._consumer[1].close(autocommit=False)
+        self._consumer, self._buffers = None, {}
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._receiving.acquire(False):
+            raise ProgrammingError(
+                f"{self.name}: another thread receives, and one at a time does. Nothing was received"
+            )
+        try:
+            yield
+        finally:
+            self._receiving.release()
+
+    # -- positions ----------------------------------------------------------------------------------------------
+
+    def _part(self, number: int) -> TopicPart:
+        return TopicPart(self._group or "", self._topic, number)
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        source = self.datasource
+        tables_of(source).ensure(source)
+        with closing(source.connect()) as connection:
+            yield connection.cursor()
+
+    def _position(self, number: int) -> tuple[int, int]:
+        """The position, and how often the message there was begun by itself."""
+        with self._cursor() as cursor:
+            found = tables_of(self.datasource).position(cursor, self._part(number))
+        if found is None:
+            raise OperationalError(
+                f"{self.name}: the row of the position of {self._group} in partition {number} of {self._topic} is "
+                "gone: somebody has deleted it. Nothing was received; insert it again"
+            )
+        return found
+
+    def _position_or_start(self, number: int, place: Any) -> int:
+        """The position; if there is none yet, the first message that the topic has."""
+
+        def read() -> int | None:
+            with self._cursor() as cursor:
+                found = tables_of(self.datasource).position(cursor, self._part(number))
+            return None if found is None else found[0]
+
+        def start() -> None:
+            with self._cursor() as cursor:
+                tables_of(self.datasource).start(cursor, self._part(number), first)
+
+        found = apart(read)
+        if found is None:
+            first = self._kafka().beginning_offsets([place])[place]
+            with suppress(IntegrityError):  # if another consumer was faster
+                apart(start, read_only=False)
+            return apart(lambda: self._position(number)[0])
+        return found
+
+    def _message(self, record: Any, begun: int, tries: int = 0) -> ReceivedMessage:
+        headers = {name: (value or b"").decode("utf-8", "surrogateescape") for name, value in record.headers}
+        made = headers.pop(_ID, f"{self._topic}-{record.partition}-{record.offset}")
+        key = None if record.key is None else record.key.decode("utf-8", "surrogateescape")
+        place = _Place(record.partition, record.offset, begun)
+        return ReceivedMessage(record.value, key, headers, made, record.timestamp / 1000, place, tries)
+
+
+def _ambient() -> Transaction:
+    found = current()
+    if found is None:
+        raise ProgrammingError("outside a transaction: nothing was done")
+    return found
+
+
+class _DoneAlready(Exception):
+    """Another consumer has done the message."""

@@ -1,0 +1,166 @@
+"""The session of `driver = sql-queue`: a queue in a table of a datasource."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from txpool.errors import OperationalError, ProgrammingError
+from txpool.messages.session import MessageSession, ReceivedMessage, apart, database_of
+from txpool.resources.messages.tables import Outgoing, QueuedRow, tables_of
+from txpool.tm.ambient import current
+from txpool.tm.demarcation.block import transaction
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource, Source
+    from txpool.tm.transaction import Transaction
+
+#: The seconds between two looks into the table.
+_POLL = 0.05
+
+
+class QueueSession(MessageSession):
+    """Sends into and receives from a queue of a datasource, in the datasource's branch of the transaction."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        settings = source.settings
+        self._datasource = database_of(source, settings.queue_datasource, "queue.datasource")
+        self._tables = tables_of(self._datasource)
+        self._queue: str = settings.queue or ""
+        self._ordered = settings.queue_ordered
+
+    @property
+    def datasource(self) -> DataSource:
+        return self._datasource
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        self._tables.ensure(self._datasource)
+        with closing(self._datasource.connect()) as connection:
+            yield connection.cursor()
+
+    def _send(self, sent: Outgoing) -> None:
+        if sent.key is not None and "\0" in sent.key:
+            raise ProgrammingError("a message's key has a NUL character in it, and nothing was sent")
+        with self._cursor() as cursor:
+            self._tables.insert(cursor, self._queue, sent)
+        self._sent_by(current()).add(sent.id)
+
+    # -- receiving ----------------------------------------------------------------------------------------------
+
+    def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]:
+        deadline = time.monotonic() + timeout
+        while True:
+            rows = self._take(ambient, most)
+            if rows or time.monotonic() >= deadline:
+                return [_message(row) for row in rows]
+            ambient.require_active()
+            self.wait(min(_POLL, deadline - time.monotonic()))
+
+    def _take(self, ambient: Transaction, most: int) -> list[QueuedRow]:
+        taken: list[QueuedRow] = []
+        after = -1
+        while len(taken) < most:
+            window = self._window(ambient, after)
+            if not window:
+                break
+            after = window[-1][0]
+            with self._cursor() as cursor:
+                taken += self._hold(cursor, window, most - len(taken))
+        if taken:
+            self._delete(taken)
+        return taken
+
+    def _window(self, ambient: Transaction, after: int) -> list[tuple[int, str | None, bool]]:
+        if self._tables.reads_snapshots and ambient is current():
+            # What the transaction reads may be older than the messages.
+            return apart(lambda: self._look(after))
+        return self._look(after)
+
+    def _look(self, after: int) -> list[tuple[int, str | None, bool]]:
+        with self._cursor() as cursor:
+            rows = self._tables.window(cursor, self._queue, after)
+        own = self._sent_by(current())
+        return [(number, key, due) for number, key, due, message in rows if message not in own]
+
+    def _sent_by(self, ambient: Transaction | None) -> set[str]:
+        """The ids of what a transaction has sent itself: that is received once it has committed."""
+        return set() if ambient is None else ambient.values.setdefault(self, set())
+
+    def _hold(self, cursor: Any, window: list[tuple[int, str | None, bool]], most: int) -> list[QueuedRow]:
+        """The first of those rows that are due and that nobody else has; the transaction holds them then."""
+        if not self._ordered:
+            due = [number for number, _, is_due in window if is_due]
+            held: list[QueuedRow] = []
+            while due and len(held) < most:
+                some, due = due[: most - len(held)], due[most - len(held) :]
+                held += [row for row in self._tables.read(cursor, self._queue, some) if row.due]
+            return held
+        keys: dict[str | None, bool] = {}  # whether messages of that key may be taken
+        numbers: list[int] = []
+        for number, key, is_due in window:
+            if key is None or not is_due:
+                keys[key] = key is None
+            elif key not in keys:
+                keys[key] = self._tables.hold_key(cursor, key)
+            if keys[key] and is_due:
+                numbers.append(number)
+            if len(numbers) >= most:
+                break
+        found = []
+        for row in self._tables.read(cursor, self._queue, numbers, wait=True) if numbers else ():
+            if row.key is not None:  # it may have failed since the look
+                keys[row.key] = keys[row.key] and row.due
+            if row.due and keys[row.key]:
+                found.append(row)
+        return found
+
+    def _delete(self, rows: list[QueuedRow]) -> None:
+        with self._cursor() as cursor:
+            if self._tables.delete(cursor, [row.number for row in rows]) != len(rows):
+                raise OperationalError(
+                    f"{self.name}: messages that this transaction holds are gone from the queue {self._queue}: "
+                    "somebody has deleted their rows. The transaction is to roll back, and nothing is received"
+                )
+
+    # -- for the loop of a consumer -----------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while True:
+            if any(due for _, _, due in apart(lambda: self._look(-1))):
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
+
+    def begin_one(self) -> ReceivedMessage | None:
+        with transaction() as ambient:
+            window = self._window(ambient, -1)
+            with self._cursor() as cursor:
+                found = self._hold(cursor, window, 1)
+                for row in found:
+                    self._tables.count(cursor, row.number)
+        return _message(found[0]) if found else None
+
+    def receive_one(self, message: ReceivedMessage) -> bool:
+        with self._cursor() as cursor:
+            held = self._hold(cursor, [(message.place, message.key, True)], 1)
+        if held:
+            self._delete(held)
+        return bool(held)
+
+    def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
+        with transaction(), self._cursor() as cursor:
+            self._tables.later(cursor, self._queue, message.place, delay, error)
+
+    def park(self, message: ReceivedMessage, error: str) -> bool:
+        with transaction(), self._cursor() as cursor:
+            return self._tables.park(cursor, self._queue, message.place, self.parking, error)
+
+
+def _message(row: QueuedRow) -> ReceivedMessage:
+    return ReceivedMessage(row.body, row.key, row.headers, row.id, row.sent_at, row.number, row.tries)

@@ -1,0 +1,221 @@
+"""Sessions: what sends and receives messages within the ambient transaction."""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from txpool.datasource import find, find_source
+from txpool.errors import NotSupportedError, ProgrammingError
+from txpool.resources.messages.tables import Outgoing, tables_of
+from txpool.tm.ambient import current
+from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.transactional import transactional
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource, Source
+    from txpool.tm.transaction import Transaction
+
+T = TypeVar("T")
+_MAX_KEY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A message, as it was received."""
+
+    #: None if it was sent without a body.
+    body: bytes | None
+    key: str | None
+    headers: Mapping[str, str]
+    #: The same each time that it is received, and no other message's: what `once()` needs.
+    id: str
+    #: When it was sent, in seconds since 1970, by the broker's clock or the sender's.
+    time: float
+    #: How the session finds it again.
+    place: Any = field(repr=False)
+    #: How often a consumer has begun it by itself.
+    tries: int = 0
+
+    @property
+    def value(self) -> bytes | None:
+        """The body."""
+        return self.body
+
+    @property
+    def text(self) -> str:
+        """The body as text. UnicodeDecodeError if it is none; ProgrammingError if there is no body."""
+        if self.body is None:
+            raise ProgrammingError(f"message {self.id} has no body")
+        return self.body.decode()
+
+
+class MessageSession(ABC):
+    """Sends and receives messages, as a file describes it. `txpool.session()` returns the same one each time.
+
+    Any thread may send. One thread at a time receives.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.name = source.name  #: The name that its file gives.
+        settings = source.settings
+        #: The queue of `datasource` in which parked messages are.
+        self.parking = settings.parking or f"{self.name}-parked"
+        self.parking_after = settings.parking_after  #: How often a consumer tries a message.
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self._source.url}>"
+
+    def close(self) -> None:
+        """Close its connections. `txpool.session()` makes another then. The datasource stays open."""
+        self._source.close()
+
+    @property
+    @abstractmethod
+    def datasource(self) -> DataSource:
+        """The datasource that keeps what the session must remember."""
+
+    def send(
+        self,
+        body: bytes | str | None,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float = 0,
+    ) -> str:
+        """Send a message, which is received once the ambient transaction has committed; returns its id.
+
+        Outside a transaction it is sent at once, and the broker's answer awaited. A text is sent as UTF-8. It cannot be
+        received for `delay` seconds. Errors: ProgrammingError for arguments that are none; NotSupportedError for what
+        the broker does not have; the transaction's and the broker's own.
+        """
+        headers = dict(headers or {})
+        if not (body is None or isinstance(body, bytes | str)):
+            raise ProgrammingError(
+                f"a message's body is bytes or text, and not {type(body).__name__}, and nothing was sent: json.dumps() "
+                "makes text of most else"
+            )
+        if key is not None and not (isinstance(key, str) and 0 < len(key) <= _MAX_KEY):
+            raise ProgrammingError(f"a message's key is text of 1 to {_MAX_KEY} characters, and nothing was sent")
+        if not all(isinstance(name, str) and isinstance(value, str) for name, value in headers.items()):
+            raise ProgrammingError("a message's headers are texts by names, and nothing was sent")
+        made, data = str(uuid.uuid4()), body.encode() if isinstance(body, str) else body
+        sent = Outgoing(made, data, key, headers, delay)
+        ambient = current()
+        if ambient is None:
+            with transaction():
+                self._send(sent)
+            return made
+        try:
+            self._send(sent)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # it may have been sent
+                ambient.set_rollback_only(error)
+            raise
+        return made
+
+    def receive(self, max_messages: int = 1, timeout: float = 0) -> list[ReceivedMessage]:
+        """Receive up to so many messages within the ambient transaction: they are taken once that has committed.
+
+        Waits up to `timeout` seconds for the first. If the transaction rolls back, they are received again. Errors:
+        ProgrammingError outside a transaction, or if another thread is receiving; the transaction's and the broker's.
+        """
+        ambient = current()
+        if ambient is None:
+            raise ProgrammingError(
+                f"receive() from {self.name} outside a transaction, and nothing was received: a message is taken when "
+                "its transaction commits. Write `with txpool.transaction():` around it"
+            )
+        ambient.require_active()
+        try:
+            return self._receive(ambient, max_messages, timeout)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                ambient.set_rollback_only(error)
+            raise
+
+    @abstractmethod
+    def _send(self, sent: Outgoing) -> None:
+        """Send within the ambient transaction."""
+
+    @abstractmethod
+    def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]: ...
+
+    # -- for the loop of a consumer -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def wait(self, timeout: float) -> bool:
+        """Wait outside any transaction until there may be something to receive; False if there is not."""
+
+    @abstractmethod
+    def begin_one(self) -> ReceivedMessage | None:
+        """The next message, of which one more try begins: that is written durably. None if there is none now."""
+
+    @abstractmethod
+    def receive_one(self, message: ReceivedMessage) -> bool:
+        """Take that message within the ambient transaction; False if another consumer has it, or had it."""
+
+    @abstractmethod
+    def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
+        """Write why its try has failed, durably. It is received again after `delay` seconds at the earliest."""
+
+    @abstractmethod
+    def park(self, message: ReceivedMessage, error: str) -> bool:
+        """Move the message into the queue of parked ones, and go on behind it, in one transaction.
+
+        False if it had been taken already.
+        """
+
+    def parked(self) -> tuple[int, float | None]:
+        """How many messages are parked, and the age of the oldest in seconds."""
+        tables = tables_of(self.datasource)
+        tables.ensure(self.datasource)
+        return apart(lambda: self._state(self.parking))
+
+    def _state(self, queue: str) -> tuple[int, float | None]:
+        with self.datasource.connect() as connection:
+            return tables_of(self.datasource).state(connection.cursor(), queue)
+
+
+def apart(work: Callable[[], T], *, read_only: bool = True) -> T:
+    """Do work in a transaction of its own, whatever the ambient one is."""
+    return transactional("requires_new", read_only=True if read_only else None)(work)()
+
+
+def database_of(source: Source, path: Path | None, key: str) -> DataSource:
+    """The datasource that a session's file names. ConfigurationError if it names none."""
+    if path is None:
+        raise source.settings.properties.error(key, f"is missing: write {key} = orders.properties")
+    found = find(path)
+    tables_of(found)
+    return found
+
+
+_sessions: WeakKeyDictionary[Source, MessageSession] = WeakKeyDictionary()
+
+
+def session(target: str | Path | Source | MessageSession) -> MessageSession:
+    """The session that a file describes, or its registered name: the same object each time. Thread-safe.
+
+    Errors: ConfigurationError; NotSupportedError if it has no messages, as a database has none.
+    """
+    if isinstance(target, MessageSession):
+        return target
+    source = find_source(target)
+    made = _sessions.get(source)
+    if made is not None:
+        return made
+    part = source.resource_manager.session
+    if part is None:
+        raise NotSupportedError(
+            f"{source.name} is in {source.resource_manager.database}, and has no messages: name a file with "
+            "driver = sql-queue, or another broker's. Nothing was done"
+        )
+    return _sessions.setdefault(source, resolve_name(part)(source))

@@ -1,0 +1,310 @@
+"""The branch of a transaction in Kafka, and recovery's access to such branches.
+
+Messages wait here until PREPARE. Then they are sent in one transaction of the broker's, whose transactional id is the
+branch's name, new for each branch: an id that is used again could let a late EndTxn commit the next transaction. The
+decision has the producer id and the epoch, by which any process ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from txpool.errors import TransactionRolledBack, described
+from txpool.resources.base import (
+    BranchOutcome,
+    BranchRecord,
+    PrepareLocation,
+    PrepareVote,
+    ReadOnlyCheck,
+    Refused,
+    Role,
+)
+from txpool.resources.blocking import BlockingBranch
+from txpool.resources.own.resource import Work
+from txpool.resources.recovery_access import PreparedBranch
+from txpool.xid import PREFIX, Xid, make_xid, parse
+
+if TYPE_CHECKING:
+    from txpool.resources.kafka.wire import Producer, Record, State, Wire
+
+logger = logging.getLogger("txpool")
+
+#: How long a step is tried again for what passes by itself, in seconds.
+WAIT = 20.0
+#: How long a commit that was answered may take until its messages can be read, in seconds.
+_VISIBLE = 5.0
+_PAUSE = 0.02
+#: The share of the broker's timeout within which a transaction is to be decided: recovery has the rest.
+SHARE = 3
+
+Parts = list[tuple[str, int]]
+
+
+def evidence_of(producer: Producer, parts: Iterable[tuple[str, int]]) -> dict[str, str]:
+    """What ends the transaction from any process, and where it has sent to."""
+    topics: dict[str, list[str]] = defaultdict(list)
+    for topic, part in sorted(set(parts)):
+        topics[topic].append(str(part))
+    named = ";".join(f"{topic}:{','.join(numbers)}" for topic, numbers in topics.items())
+    return {"producer": str(producer.id), "epoch": str(producer.epoch), "parts": named}
+
+
+def _parts_in(evidence: Mapping[str, str]) -> Parts:
+    topics = (each.partition(":") for each in evidence.get("parts", "").split(";") if each)
+    return [(topic, int(number)) for topic, _, numbers in topics for number in numbers.split(",")]
+
+
+class KafkaWork(Work):
+    """The messages of one transaction, which wait for its PREPARE."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.records: list[Record] = []
+        self.evidence: Mapping[str, str] = {}  #: What its branch's record has, once it is prepared.
+
+    @property
+    def idle(self) -> bool:
+        return not self.records
+
+    def send(self, record: Record) -> None:
+        """Send it with the others."""
+        self.require_active()
+        self.records.append(record)
+
+    def prepare(self, xid: str) -> None:
+        timeout, deadline = self._wire.longest(), time.monotonic() + WAIT
+        transaction = self.owner() if self.owner is not None else None
+        if transaction is not None:
+            earlier = transaction.decide_before
+            limit = time.monotonic() + timeout / SHARE
+            transaction.decide_before = limit if earlier is None else min(earlier, limit)
+        if self._wire.state(xid, deadline) is not None:
+            raise Refused(f"the transactional id {xid} is taken")  # to begin under it would end the other's
+        producer = self._wire.begin(xid, timeout, deadline)
+        self._wire.send(producer, self.records, deadline)
+        self.evidence = evidence_of(producer, ((each.topic, each.part) for each in self.records))
+
+    def rollback(self) -> None:
+        self.records.clear()
+
+
+class KafkaBranch(BlockingBranch):
+    """The branch of a transaction in Kafka."""
+
+    role = Role.PREPARED
+    #: To commit without a decision would lose the messages if the commit fails.
+    needs_decision = True
+
+    def __init__(self, wire: Wire, work: KafkaWork, location: PrepareLocation, gtrid: str) -> None:
+        self.location = location
+        self.record = BranchRecord(make_xid(gtrid, 0, location.datasource), location.datasource, location.identity)
+        self._wire, self._work = wire, work
+        self._begun = self._prepared = False
+
+    @property
+    def idle(self) -> bool:
+        return not self._begun and self._work.idle
+
+    def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
+        return None
+
+    def ended_by_sql(self, command: str) -> None:
+        """Nothing: there is no SQL."""
+
+    def name(self, xid: Xid) -> None:
+        self.record = self.record._replace(xid=xid)
+
+    def start_prepare(self) -> None:
+        self._begun = True
+        xid = self.record.xid
+        try:
+            self._work.prepare(xid.joined)
+        except Exception as error:
+            self._begun = not isinstance(error, Refused)
+            raise TransactionRolledBack(
+                f"{self.datasource}: the messages of {xid.gtrid} could not be sent, and it rolls back: "
+                f"{described(error)}",
+                gtrid=xid.gtrid,
+                datasource=self.datasource,
+            ) from error
+        self.record = self.record._replace(evidence=self._work.evidence)
+        self._prepared = True
+
+    def await_prepare(self) -> PrepareVote:
+        return PrepareVote.COMMIT
+
+    def end(self, *, commit: bool) -> BranchOutcome:
+        outcome, failure = end_branch(self._wire, self.record, commit=commit)
+        if failure:
+            logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, failure)
+        return outcome
+
+    def start_rollback(self) -> None:
+        if self._prepared:
+            super().start_rollback()
+
+    def await_rollback(self) -> BranchOutcome:
+        if self._prepared:
+            return super().await_rollback()
+        self._work.rollback()
+        if not self._begun:
+            return BranchOutcome.ROLLED_BACK
+        try:  # what was sent without an answer may come late: a new epoch ends it, and refuses the rest
+            self._wire.begin(self.record.xid.joined, self._wire.longest(), time.monotonic() + WAIT)
+        except Exception as error:
+            logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, described(error))
+            return BranchOutcome.UNKNOWN
+        return BranchOutcome.ROLLED_BACK
+
+    def rollback(self) -> BranchOutcome:
+        self.start_rollback()
+        return self.await_rollback()
+
+
+def end_branch(wire: Wire, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
+    """End a prepared branch: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
+    try:
+        identity = wire.cluster()
+        if record.identity and record.identity != identity:
+            return BranchOutcome.UNKNOWN, f"the url leads to another cluster now: {identity}, not {record.identity}"
+        producer = _producer_of(record)
+        if producer is not None:
+            return _end(wire, producer, _parts_in(record.evidence), commit=commit)
+        found = wire.state(record.xid.joined, time.monotonic() + WAIT)  # it was listed, or never prepared
+        if found is None:
+            return BranchOutcome.LOST, ""
+        if not commit:
+            return _end(wire, found.producer, [], commit=False)
+    except Exception as error:
+        return BranchOutcome.UNKNOWN, described(error)
+    return BranchOutcome.UNKNOWN, "its record has no producer id and epoch, by which it could be committed"
+
+
+def _end(wire: Wire, producer: Producer, parts: Parts, *, commit: bool) -> tuple[BranchOutcome, str]:
+    if wire.end(producer, time.monotonic() + WAIT, commit=commit):
+        return _ended(wire.state(producer.transactional_id, time.monotonic() + WAIT), producer, commit=commit)
+    left = _left_open(wire, producer, parts) if commit else ""
+    if left:
+        return BranchOutcome.UNKNOWN, left
+    return (BranchOutcome.COMMITTED if commit else BranchOutcome.ROLLED_BACK), ""
+
+
+def _producer_of(record: BranchRecord) -> Producer | None:
+    from txpool.resources.kafka.wire import Producer
+
+    try:
+        return Producer(record.xid.joined, int(record.evidence["producer"]), int(record.evidence["epoch"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def _ended(found: State | None, producer: Producer, *, commit: bool) -> tuple[BranchOutcome, str]:
+    """How a transaction has ended that the broker does not end any more."""
+    if found is None or found.producer.id != producer.id:
+        return BranchOutcome.LOST, ""
+    if found.state == "CompleteCommit":
+        return BranchOutcome.COMMITTED, ""
+    if found.state == "CompleteAbort":  # as the broker does when its timeout is over
+        return BranchOutcome.ROLLED_BACK, ""
+    if found.state == "Empty":  # nothing was sent; or another has begun under this id, which ended it
+        return (BranchOutcome.ROLLED_BACK if not commit and found.producer == producer else BranchOutcome.LOST), ""
+    return BranchOutcome.UNKNOWN, f"the broker is ending it: {found.state}"
+
+
+def _left_open(wire: Wire, producer: Producer, parts: Parts) -> str:
+    """Empty once every partition has the commit; else what is wrong.
+
+    A broker that was killed behind its answer may leave a partition open for ever (KAFKA-20734): its readers see
+    nothing of what follows. If the rights allow, the missing markers are written here.
+    """
+    from kafka.errors import KafkaError, UnknownTopicOrPartitionError
+
+    deadline, written = time.monotonic() + _VISIBLE, False
+    while True:
+        try:
+            parts = wire.left_open(producer, parts)
+        except UnknownTopicOrPartitionError:
+            logger.warning("%s: a topic that it has sent to is gone, and its messages with it", producer)
+            return ""
+        if not parts:
+            return ""
+        if time.monotonic() >= deadline:
+            if written:
+                return f"it is committed, and still open in {parts}"
+            state = wire.state(producer.transactional_id, time.monotonic() + WAIT)
+            if state is None or state.state != "CompleteCommit":
+                return f"it is being committed, and open in {parts}"
+            try:
+                wire.write_markers(producer, parts, time.monotonic() + WAIT, commit=True)
+            except KafkaError as error:
+                return (
+                    f"it is committed, and its messages are hidden in {parts}, as after KAFKA-20734; writing its "
+                    f"markers needs the right ClusterAction: {described(error)}"
+                )
+            logger.warning("%s: the markers of its commit were missing in %s, and were written", producer, parts)
+            deadline, written = time.monotonic() + _VISIBLE, True
+        time.sleep(_PAUSE)
+
+
+class KafkaRecovery:
+    """Recovery's access to the branches in a cluster. Thread-safe: every method connects, and disconnects."""
+
+    def __init__(self, connect: Callable[[], Wire], *, trusted: bool) -> None:
+        self._connect = connect
+        #: None: whoever can connect is one of ours. Else nobody is proven to be.
+        self._roles: frozenset[str] | None = None if trusted else frozenset()
+        self._failures: dict[Xid, str] = {}
+
+    def identity(self) -> str:
+        with self._connected() as wire:
+            return wire.cluster()
+
+    def recover(self) -> list[PreparedBranch]:
+        found = []
+        with self._connected() as wire:
+            for name in wire.listed(f"{PREFIX}:"):
+                xid, state = parse(name), wire.state(name, time.monotonic() + WAIT)
+                if xid is not None and state is not None and state.state in ("Ongoing", "PrepareCommit"):
+                    evidence = evidence_of(state.producer, state.parts)
+                    found.append(PreparedBranch(xid, roles=self._roles, evidence=evidence))
+        return found
+
+    def logins(self) -> frozenset[str]:
+        return frozenset({""})
+
+    def commit(self, record: BranchRecord) -> BranchOutcome:
+        return self._end(record, commit=True)
+
+    def rollback(self, record: BranchRecord) -> BranchOutcome:
+        return self._end(record, commit=False)
+
+    def why_not(self, record: BranchRecord) -> str:
+        """The reason why a branch's last commit or rollback was UNKNOWN; empty if it was not."""
+        return self._failures.get(record.xid, "")
+
+    def _end(self, record: BranchRecord, *, commit: bool) -> BranchOutcome:
+        self._failures.pop(record.xid, None)
+        try:
+            with self._connected() as wire:
+                outcome, failure = end_branch(wire, record, commit=commit)
+        except Exception as error:
+            outcome, failure = BranchOutcome.UNKNOWN, described(error)
+        if failure:
+            self._failures[record.xid] = failure
+        return outcome
+
+    def _connected(self) -> AbstractContextManager[Wire]:
+        return _closing(self._connect())
+
+
+@contextmanager
+def _closing(wire: Wire) -> Iterator[Wire]:
+    try:
+        yield wire
+    finally:
+        wire.close()

@@ -1,0 +1,121 @@
+"""The resource manager of Kafka: `driver = kafka`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from txpool.errors import ConfigurationError, described
+from txpool.findings.finding import Finding, failure, ok, warning
+from txpool.resources.base import BegunBy, PrepareLocation
+from txpool.resources.kafka.branch import SHARE, KafkaBranch, KafkaRecovery, KafkaWork
+from txpool.resources.manager import ResourceManager
+
+if TYPE_CHECKING:
+    from txpool.config.settings import DataSourceSettings
+    from txpool.datasource.source import Source
+    from txpool.resources.kafka.wire import Wire
+
+#: The value of prepared.owners that says so.
+_ANY = "any"
+_wires: WeakKeyDictionary[Any, tuple[Wire, str]] = WeakKeyDictionary()
+
+
+class Kafka(ResourceManager):
+    """Topics of Kafka, from version 4.0 on."""
+
+    driver = "kafka"
+    database = "Kafka"
+    schemes = ("kafka://",)
+    url_example = "kafka://broker:9092"
+    requirement = "txpool[kafka]"
+    instead_of_connecting = "it is a topic, and txpool.session() sends and receives there"
+    session = "txpool.messages.kafka:KafkaSession"
+
+    def check(self, settings: DataSourceSettings) -> None:
+        if "topic" not in settings.properties:
+            raise settings.properties.error("topic", "is missing: write topic = orders")
+
+    def begin(self, source: Source, transaction: BegunBy, timeout: float | None) -> tuple[KafkaWork, KafkaBranch]:
+        wire, cluster = self._of(source)
+        work = KafkaWork(wire)
+        location = PrepareLocation(source.name, cluster, "", source.settings.file)
+        return work, KafkaBranch(wire, work, location, transaction.gtrid)
+
+    def wire_of(self, source: Source) -> Wire:
+        """The connections to its cluster: the same each time, until it is closed."""
+        return self._of(source)[0]
+
+    def _of(self, source: Source) -> tuple[Wire, str]:
+        found = _wires.get(source)
+        if found is None:
+            wire = self._wire(source.settings)
+            found = _wires.setdefault(source, (wire, wire.cluster()))
+            if found[0] is wire:
+                source.when_closed += [lambda: _wires.pop(source, None), wire.close]
+            else:
+                wire.close()
+        return found
+
+    def options(self, settings: DataSourceSettings) -> dict[str, Any]:
+        """The arguments that every client of kafka-python's gets."""
+        options = settings.connect_options()
+        user, password = options.pop("user", None), options.pop("password", None)
+        if user is not None:
+            options = {"sasl_mechanism": "PLAIN", "security_protocol": "SASL_PLAINTEXT"} | options
+            options |= {"sasl_plain_username": user, "sasl_plain_password": password}
+        return options
+
+    def address(self, settings: DataSourceSettings) -> str:
+        """The brokers, with commas between them."""
+        hosts = settings.url.removeprefix(self.schemes[0]).rpartition("@")[2].split("/")[0]
+        return ",".join(each if ":" in each else f"{each}:9092" for each in hosts.split(","))
+
+    def _wire(self, settings: DataSourceSettings) -> Wire:
+        try:
+            from txpool.resources.kafka.wire import Wire
+        except ImportError as error:
+            raise ConfigurationError(
+                f"datasource {settings.name}: driver = kafka needs kafka-python: pip install '{self.requirement}' "
+                f"({described(error)})"
+            ) from error
+        return Wire(self.address(settings), self.options(settings))
+
+    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> KafkaRecovery:
+        return KafkaRecovery(lambda: self._wire(settings), trusted=_ANY in settings.prepared_owners)
+
+    def workload(self, source: Source) -> Any:
+        from txpool.resources.kafka.workload import TopicWork
+
+        return TopicWork(self, source)
+
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
+        wire = self._wire(settings)
+        topic = settings.properties["topic"]
+        try:
+            cluster, longest, parts = wire.cluster(), wire.longest(), wire.parts(topic)
+            count = len(self.branch_recovery(settings).recover())
+        except Exception as error:
+            yield failure("connection", f"{settings.name} does not answer: {described(error)}")
+            return
+        finally:
+            wire.close()
+        found = f"{settings.name} answers, and is cluster {cluster}; topic {topic} has {parts} partitions"
+        yield ok("connection", f"{found}; {count} branches are prepared there")
+        yield ok(
+            "timeout",
+            f"the broker ends a prepared transaction after {longest:g} s by itself; one is decided within "
+            f"{longest / SHARE:g} s or rolls back, and recovery must run within the rest",
+        )
+        if _ANY not in settings.prepared_owners:
+            yield warning(
+                "owners",
+                "the broker does not tell who has begun a transaction",
+                "recovery commits what is decided, and leaves the rest to the broker's timeout: until then it hides "
+                "what follows in its partitions",
+                f"if nobody else can connect, or ACLs keep others from such ids, write prepared.owners = {_ANY}",
+            )
+
+
+MANAGER = Kafka()

@@ -1,0 +1,363 @@
+"""The requests of Kafka's transactions, over kafka-python: the only file that uses its private parts.
+
+The public producer ends a transaction only in the process that began it. EndTxn itself takes the transactional id, the
+producer id and the epoch from anybody. kafka-python has these messages: what is missing is a public way to send them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from kafka import KafkaAdminClient, errors
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.producer.transaction import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    WriteTxnMarkersRequest,
+)
+from kafka.record.memory_records import MemoryRecordsBuilder
+from kafka.structs import TopicPartition
+
+from txpool.errors import OperationalError, described
+
+T = TypeVar("T")
+
+#: How long one batch of messages may be, in bytes: the broker's own limit is a little more.
+_BATCH = 900_000
+#: What passes by itself.
+_TRY_AGAIN = (
+    errors.CoordinatorNotAvailableError,
+    errors.NotCoordinatorError,
+    errors.CoordinatorLoadInProgressError,
+    errors.ConcurrentTransactionsError,
+    errors.NotLeaderForPartitionError,
+    errors.LeaderNotAvailableError,
+    errors.KafkaConnectionError,
+    errors.NodeNotReadyError,
+    errors.RequestTimedOutError,
+    errors.KafkaTimeoutError,
+)
+_PAUSE = 0.02
+#: For how long a broker's setting is taken to be the same, in seconds.
+_KNOWN_FOR = 60.0
+
+
+class Producer(NamedTuple):
+    """Who has begun a transaction: what ends it needs nothing else."""
+
+    transactional_id: str
+    id: int
+    epoch: int
+
+
+class Record(NamedTuple):
+    """A message as it is sent."""
+
+    topic: str
+    part: int
+    key: bytes | None
+    body: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
+class State(NamedTuple):
+    """What the broker says of a transactional id."""
+
+    state: str  #: Ongoing, PrepareCommit, CompleteAbort, …
+    producer: Producer
+    parts: frozenset[tuple[str, int]]
+
+
+class Wire:
+    """Requests to one cluster. Thread-safe: a thread of kafka-python's does the I/O. A fork gets one of its own."""
+
+    def __init__(self, address: str, options: Mapping[str, Any]) -> None:
+        self._address = address
+        #: Without those that are a consumer's alone.
+        self._options = {key: value for key, value in options.items() if key in KafkaAdminClient.DEFAULT_CONFIG}
+        self._clients: dict[int, KafkaAdminClient] = {}
+        self._longest = (0.0, 0.0)
+
+    def client(self) -> KafkaAdminClient:
+        """kafka-python's client of this process. OperationalError if no broker answers."""
+        found = self._clients.get(os.getpid())
+        if found is None:
+            made = KafkaAdminClient.__new__(KafkaAdminClient)
+            try:
+                made.__init__(bootstrap_servers=self._address.split(","), bootstrap_timeout_ms=10_000, **self._options)
+            except errors.KafkaError as error:
+                _discard(made)
+                raise OperationalError(f"no broker at {self._address} answers: {described(error)}") from error
+            except BaseException:
+                _discard(made)
+                raise
+            found = self._clients.setdefault(os.getpid(), made)
+            if found is not made:
+                made.close()
+        return found
+
+    def close(self) -> None:
+        """Close this process's connections."""
+        found = self._clients.pop(os.getpid(), None)
+        if found is not None:
+            found.close()
+
+    # -- the cluster --------------------------------------------------------------------------------------------
+
+    def cluster(self) -> str:
+        """The cluster's id."""
+        return str(self.client().describe_cluster()["cluster_id"])
+
+    def longest(self) -> float:
+        """After how many seconds the broker ends a transaction by itself, at the latest. Asked again each minute."""
+        value, at = self._longest
+        if value and time.monotonic() - at < _KNOWN_FOR:
+            return value
+        client = self.client()
+        node = str(client.describe_cluster()["brokers"][0]["broker_id"])
+        key = "transaction.max.timeout.ms"
+        asked = ConfigResource(ConfigResourceType.BROKER, node, {key: ""})
+        found = client.describe_configs([asked], config_filter="all")["broker"][node]
+        self._longest = float(found[key]["value"]) / 1000, time.monotonic()
+        return self._longest[0]
+
+    def parts(self, topic: str) -> int:
+        """How many partitions a topic has. OperationalError if there is no such topic."""
+        try:
+            (found,) = self.client().describe_topics([topic])
+        except errors.UnknownTopicOrPartitionError:
+            found = {"partitions": []}
+        if not found["partitions"]:
+            raise OperationalError(f"there is no topic {topic} at {self._address}")
+        return len(found["partitions"])
+
+    # -- a transaction ------------------------------------------------------------------------------------------
+
+    def begin(self, transactional_id: str, timeout: float, deadline: float) -> Producer:
+        """A producer of this id. The broker ends its transaction by itself `timeout` seconds after its first record."""
+
+        async def ask(manager: Any) -> Producer:
+            request = InitProducerIdRequest(
+                transactional_id=transactional_id, transaction_timeout_ms=int(timeout * 1000), max_version=4
+            )
+            answer = await manager.send(request, await _coordinator(manager, transactional_id))
+            _require(answer.error_code)
+            return Producer(transactional_id, answer.producer_id, answer.producer_epoch)
+
+        return self._until(deadline, ask)
+
+    def send(self, producer: Producer, records: Iterable[Record], deadline: float) -> None:
+        """Send them in the producer's transaction, and wait until all replicas in sync have each."""
+        batches = _batches(producer, records)
+        topics: dict[str, list[int]] = defaultdict(list)
+        for topic, part in batches:
+            topics[topic].append(part)
+
+        async def add(manager: Any) -> None:
+            named = [
+                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=parts)
+                for topic, parts in topics.items()
+            ]
+            request = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=producer.transactional_id,
+                v3_and_below_producer_id=producer.id,
+                v3_and_below_producer_epoch=producer.epoch,
+                v3_and_below_topics=named,
+                max_version=3,
+            )
+            answer = await manager.send(request, await _coordinator(manager, producer.transactional_id))
+            for topic in answer.results_by_topic_v3_and_below:
+                for part in topic.results_by_partition:
+                    _require(part.partition_error_code)
+
+        self._until(deadline, add)
+        while batches:
+            first = {place: waiting[0] for place, waiting in batches.items()}
+            # A batch that the broker has already is acknowledged again, by its producer and its sequence number.
+            self._until(deadline, lambda manager, first=first: self._produce(manager, producer, first))  # type: ignore[misc]
+            batches = {place: waiting[1:] for place, waiting in batches.items() if waiting[1:]}
+
+    async def _produce(self, manager: Any, producer: Producer, batches: Mapping[tuple[str, int], bytes]) -> None:
+        leaders = await self.client()._async_get_leader_for_partitions([TopicPartition(*each) for each in batches])
+        sent = []
+        for leader, places in leaders.items():
+            topics: dict[str, list[Any]] = defaultdict(list)
+            for place in places:
+                data = ProduceRequest.TopicProduceData.PartitionProduceData(
+                    index=place.partition, records=batches[place.topic, place.partition]
+                )
+                topics[place.topic].append(data)
+            named = [ProduceRequest.TopicProduceData(name=topic, partition_data=data) for topic, data in topics.items()]
+            request = ProduceRequest(
+                transactional_id=producer.transactional_id,
+                acks=-1,
+                timeout_ms=30_000,
+                topic_data=named,
+                min_version=3,
+                max_version=9,
+            )
+            sent.append(manager.send(request, leader))
+        for answer in [await each for each in sent]:
+            for topic in answer.responses:
+                for part in topic.partition_responses:
+                    _require(part.error_code, errors.DuplicateSequenceNumberError)
+
+    def end(self, producer: Producer, deadline: float, *, commit: bool) -> str:
+        """End the producer's transaction, as anybody may who knows it: empty, or the name of the broker's error."""
+
+        async def ask(manager: Any) -> str:
+            request = EndTxnRequest(
+                transactional_id=producer.transactional_id,
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                committed=commit,
+                max_version=3,
+            )
+            answer = await manager.send(request, await _coordinator(manager, producer.transactional_id))
+            error = errors.for_code(answer.error_code)
+            if issubclass(error, _TRY_AGAIN):
+                raise error
+            return "" if error is errors.NoError else str(error.message)
+
+        return self._until(deadline, ask)
+
+    def state(self, transactional_id: str, deadline: float) -> State | None:
+        """What the coordinator says of an id; None if it does not know it."""
+
+        async def ask(manager: Any) -> State | None:
+            request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+            (found,) = (await manager.send(request, await _coordinator(manager, transactional_id))).transaction_states
+            if errors.for_code(found.error_code) is errors.TransactionalIdNotFoundError:
+                return None
+            _require(found.error_code)
+            producer = Producer(transactional_id, found.producer_id, found.producer_epoch)
+            parts = frozenset((topic.topic, part) for topic in found.topics for part in topic.partitions)
+            return State(found.transaction_state, producer, parts)
+
+        return self._until(deadline, ask)
+
+    def listed(self, prefix: str) -> list[str]:
+        """The ids with this beginning whose transactions are open, or are being committed."""
+        found = self.client().list_transactions(state_filters=["Ongoing", "PrepareCommit"])
+        return [
+            each.transactional_id
+            for listings in found.values()
+            for each in listings
+            if each.transactional_id.startswith(prefix)
+        ]
+
+    def left_open(self, producer: Producer, parts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """The partitions in which a transaction of this producer is open."""
+        found = self.client().describe_producers([TopicPartition(*each) for each in parts])
+        return [
+            (place.topic, place.partition)
+            for place, state in found.items()
+            if any(
+                each.producer_id == producer.id and each.current_transaction_start_offset >= 0
+                for each in state.active_producers
+            )
+        ]
+
+    def write_markers(
+        self, producer: Producer, parts: Iterable[tuple[str, int]], deadline: float, *, commit: bool
+    ) -> None:
+        """Write the markers that the coordinator has not: needs the right ClusterAction. Errors: kafka-python's."""
+
+        async def ask(manager: Any) -> None:
+            marker = WriteTxnMarkersRequest.WritableTxnMarker
+            leaders = await self.client()._async_get_leader_for_partitions([TopicPartition(*each) for each in parts])
+            for leader, places in leaders.items():
+                topics = [
+                    marker.WritableTxnMarkerTopic(name=place.topic, partition_indexes=[place.partition])
+                    for place in places
+                ]
+                written = marker(
+                    producer_id=producer.id,
+                    producer_epoch=producer.epoch,
+                    transaction_result=commit,
+                    topics=topics,
+                    coordinator_epoch=-1,
+                )
+                answer = await manager.send(WriteTxnMarkersRequest(markers=[written]), leader)
+                for result in answer.markers:
+                    for topic in result.topics:
+                        for part in topic.partitions:
+                            _require(part.error_code)
+
+        self._until(deadline, ask)
+
+    def _until(self, deadline: float, ask: Callable[[Any], Awaitable[T]]) -> T:
+        """Ask, and again for as long as the error passes by itself, until the deadline of the monotonic clock."""
+        while True:
+            manager = self.client()._manager
+            try:
+                found: T = manager.run(ask, manager)
+                return found
+            except _TRY_AGAIN:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_PAUSE)
+
+
+def _discard(made: KafkaAdminClient) -> None:
+    """Close a client that was not made, whose thread and sockets would stay."""
+    made._closed = False
+    with suppress(Exception):
+        made.close()
+
+
+async def _coordinator(manager: Any, transactional_id: str) -> int:
+    """The broker that coordinates this id. kafka-python's own look would keep each id for ever."""
+    request = FindCoordinatorRequest(
+        key_type=CoordinatorType.TRANSACTION.value, coordinator_keys=[transactional_id], min_version=4
+    )
+    (found,) = (await manager.send(request)).coordinators
+    _require(found.error_code)
+    return int(found.node_id)
+
+
+def _require(code: int, *harmless: type[Exception]) -> None:
+    error = errors.for_code(code)
+    if error is not errors.NoError and error not in harmless:
+        raise error
+
+
+def _batches(producer: Producer, records: Iterable[Record]) -> dict[tuple[str, int], list[bytes]]:
+    """The records as batches, by topic and partition, with the sequence numbers by which a broker knows them again."""
+    found: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+    building: dict[tuple[str, int], tuple[Any, int]] = {}
+    now = int(time.time() * 1000)
+    for topic, part, key, body, headers in records:
+        place = topic, part
+        builder, sequence = building.get(place, (None, 0))
+        if builder is None or builder.append(now, key, body, headers) is None:
+            if builder is not None:
+                found[place].append(_closed(builder))
+            builder = MemoryRecordsBuilder(
+                2,
+                0,
+                _BATCH,
+                transactional=True,
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                base_sequence=sequence,
+            )
+            builder.append(now, key, body, headers)
+        building[place] = builder, sequence + 1
+    for place, (builder, _) in building.items():
+        found[place].append(_closed(builder))
+    return dict(found)
+
+
+def _closed(builder: Any) -> bytes:
+    builder.close()
+    return bytes(builder.buffer())

@@ -1,0 +1,229 @@
+"""The tables that messages need in one kind of database: queues, and the positions of consumers of other brokers.
+
+A taken message is a deleted row: it is gone if the transaction commits. A number says nothing across transactions,
+since one may commit behind others that have sent later. So a queue keeps no position, and reads what is there.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakSet
+
+from txpool.errors import NotSupportedError
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+
+#: How many locks the keys of all ordered queues share. A part of the format.
+LOCKS: Final = 1024
+#: How many rows are looked at together.
+WINDOW: Final = 1000
+_MAX_ERROR = 1000
+
+_LOCK = "select number from {locks} where number = ? for update skip locked"
+_INSERT = (
+    "insert into {messages} (queue, id, message_key, body, headers, sent_at, due, error) "
+    "values (?, ?, ?, ?, ?, {now}, {now} + ?, ?)"
+)
+_WINDOW = (
+    "select number, message_key, due <= {now}, id from {messages} where queue = ? and number > ? "
+    "order by number limit ?"
+)
+_READ = (
+    "select number, id, message_key, body, headers, sent_at, tries, due <= {now} from {messages} where queue = ? and ("
+)
+_DELETE = "delete from {messages} where "
+_COUNT = "update {messages} set tries = tries + 1 where number = ?"
+_LATER = "update {messages} set due = {now} + ?, error = ? where number = ? and queue = ?"
+_PARK = "update {messages} set queue = ?, due = {now}, error = ? where number = ? and queue = ?"
+_STATE = "select count(*), {now} - min(sent_at) from {messages} where queue = ?"
+_POSITION = "select position, tries from {positions} where consumer = ? and topic = ? and part = ?"
+_START = "insert into {positions} (consumer, topic, part, position) values (?, ?, ?, ?)"
+_ADVANCE = (
+    "update {positions} set position = ?, tries = 0 where consumer = ? and topic = ? and part = ? and position = ?"
+)
+_TRY = "update {positions} set tries = tries + 1 where consumer = ? and topic = ? and part = ? and position = ?"
+
+
+class Outgoing(NamedTuple):
+    """A message that is sent."""
+
+    id: str
+    body: bytes | None
+    key: str | None
+    headers: Mapping[str, str]
+    #: Seconds after which it can be received.
+    delay: float
+
+
+class TopicPart(NamedTuple):
+    """A part of a topic, and who consumes it."""
+
+    consumer: str
+    topic: str
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRow:
+    """A message as the table has it."""
+
+    number: int
+    id: str
+    key: str | None
+    body: bytes | None
+    headers: Mapping[str, str]
+    #: Seconds since 1970, by the database's clock.
+    sent_at: float
+    #: How often a consumer has begun it by itself.
+    tries: int
+    due: bool
+
+
+class MessageTables(ABC):
+    """The tables in one kind of database. A method with a `cursor` works in that cursor's transaction. Thread-safe."""
+
+    #: A parameter's placeholder in SQL.
+    parameter: str
+    #: SQL for the seconds since 1970.
+    now: str
+    #: Whether rows can be locked; else one transaction writes at a time.
+    locks_rows = True
+    #: Whether what a transaction reads is as old as its first read, and not the latest.
+    reads_snapshots = False
+
+    def __init__(self) -> None:
+        #: The datasources whose tables this process has created, or found.
+        self._checked: WeakSet[DataSource] = WeakSet()
+
+    @abstractmethod
+    def create(self, source: DataSource) -> None:
+        """Create the tables that do not exist, outside any transaction. Errors: as for other tables of txpool's."""
+
+    @abstractmethod
+    def names(self, cursor: Any) -> dict[str, str]:
+        """The names of the tables `messages`, `positions` and `locks`."""
+
+    def ensure(self, source: DataSource) -> None:
+        """Create the tables, unless this process has seen them."""
+        if source not in self._checked:
+            self.create(source)
+            self._checked.add(source)
+
+    # -- queues -------------------------------------------------------------------------------------------------
+
+    def insert(self, cursor: Any, queue: str, sent: Outgoing, error: str | None = None) -> None:
+        """Insert a message, with the error for which it is parked."""
+        why = None if error is None else readable(error)
+        headers = json.dumps(dict(sent.headers))
+        self._execute(cursor, _INSERT, [queue, sent.id, sent.key, sent.body, headers, sent.delay, why])
+
+    def window(self, cursor: Any, queue: str, after: int) -> list[tuple[int, str | None, bool, str]]:
+        """The first rows behind a number: number, key, whether it is due, id."""
+        rows = self._execute(cursor, _WINDOW, [queue, after, WINDOW]).fetchall()
+        return [(int(number), key, bool(due), message) for number, key, due, message in rows]
+
+    def hold_key(self, cursor: Any, key: str) -> bool:
+        """Hold the key until the transaction's end; False if another transaction holds it."""
+        lock = zlib.crc32(key.encode()) % LOCKS
+        return not self.locks_rows or self._execute(cursor, _LOCK, [lock]).fetchone() is not None
+
+    def read(self, cursor: Any, queue: str, numbers: Sequence[int], *, wait: bool = False) -> list[QueuedRow]:
+        """Those rows of the queue: the transaction holds them now. Without `wait`, not those that others hold."""
+        lock = ("" if wait else " skip locked") if self.locks_rows else None
+        where = " or ".join(["number = ?"] * len(numbers)) + ") order by number"
+        text = _READ + where + ("" if lock is None else f" for update{lock}")
+        return [
+            QueuedRow(int(number), message, key, _bytes(body), json.loads(headers), float(sent), int(tries), bool(due))
+            for number, message, key, body, headers, sent, tries, due in self._execute(
+                cursor, text, [queue, *numbers]
+            ).fetchall()
+        ]
+
+    def delete(self, cursor: Any, numbers: Sequence[int]) -> int:
+        """Delete rows, which the transaction holds; returns how many there were."""
+        where = " or ".join(["number = ?"] * len(numbers))
+        deleted: int = self._execute(cursor, _DELETE + where, list(numbers)).rowcount
+        return deleted
+
+    def count(self, cursor: Any, number: int) -> None:
+        """Write that a consumer begins the message by itself."""
+        self._execute(cursor, _COUNT, [number])
+
+    def later(self, cursor: Any, queue: str, number: int, delay: float, error: str) -> bool:
+        """Let the message be due again after `delay` seconds; False if it is gone."""
+        changed: int = self._execute(cursor, _LATER, [delay, readable(error), number, queue]).rowcount
+        return changed == 1
+
+    def park(self, cursor: Any, queue: str, number: int, parking: str, error: str) -> bool:
+        """Move the message into another queue; False if it is gone."""
+        changed: int = self._execute(cursor, _PARK, [parking, readable(error), number, queue]).rowcount
+        return changed == 1
+
+    def state(self, cursor: Any, queue: str) -> tuple[int, float | None]:
+        """How many messages a queue has, and the age of the oldest in seconds."""
+        count, age = self._execute(cursor, _STATE, [queue]).fetchone()
+        return int(count), None if age is None else max(0.0, float(age))
+
+    # -- positions ----------------------------------------------------------------------------------------------
+
+    def position(self, cursor: Any, part: TopicPart) -> tuple[int, int] | None:
+        """The position there, and how often the message at it was begun by itself; None if there is none yet."""
+        found = self._execute(cursor, _POSITION, [*part]).fetchone()
+        return None if found is None else (int(found[0]), int(found[1]))
+
+    def start(self, cursor: Any, part: TopicPart, position: int) -> None:
+        """Insert the first position. IntegrityError if there is one."""
+        self._execute(cursor, _START, [*part, position])
+
+    def advance(self, cursor: Any, part: TopicPart, begun: int, position: int) -> bool:
+        """Compare and set: from the position at which the work began. False if that has changed since."""
+        changed: int = self._execute(cursor, _ADVANCE, [position, *part, begun]).rowcount
+        return changed == 1
+
+    def try_again(self, cursor: Any, part: TopicPart, position: int) -> bool:
+        """Write that the message at the position is begun by itself; False if the position has changed."""
+        changed: int = self._execute(cursor, _TRY, [*part, position]).rowcount
+        return changed == 1
+
+    def _execute(self, cursor: Any, statement: str, values: list[Any]) -> Any:
+        text = statement.format(**self.names(cursor), now=self.now).replace("?", self.parameter)
+        cursor.execute(self.spelled(text), values)
+        return cursor
+
+    def spelled(self, statement: str) -> str:
+        """The statement as the database gets it."""
+        return statement
+
+
+def _bytes(found: Any) -> bytes | None:
+    return None if found is None else bytes(found)
+
+
+def readable(error: str) -> str:
+    """An error's text as every database takes it: PostgreSQL has no NUL in a text."""
+    return error.replace("\0", "?").encode("utf-8", "replace").decode()[:_MAX_ERROR]
+
+
+@cache
+def _tables(part: str) -> MessageTables:
+    made: MessageTables = resolve_name(part)()
+    return made
+
+
+def tables_of(source: DataSource) -> MessageTables:
+    """The tables in a datasource. NotSupportedError if its database has none."""
+    part = source.resource_manager.messages
+    if part is None:
+        raise NotSupportedError(
+            f"datasource {source.name} ({source.resource_manager.database}) has no queues, and no positions of "
+            "consumers: use PostgreSQL, MariaDB, MySQL or SQLite. Nothing was done"
+        )
+    return _tables(part)

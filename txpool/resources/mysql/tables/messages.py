@@ -1,0 +1,52 @@
+"""The tables of messages in MariaDB and MySQL, in the datasource's database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from txpool.resources.messages.tables import LOCKS, MessageTables
+from txpool.resources.mysql.tables.own_tables import create_table, database_of, require_database
+from txpool.resources.mysql.tables.records import outside_pool
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+
+_NAMES: Final = {
+    "messages": "txpool_messages",
+    "positions": "txpool_message_positions",
+    "locks": "txpool_message_locks",
+}
+_NAME: Final = "varchar(249) character set utf8mb4 collate utf8mb4_bin not null"
+_MESSAGES: Final = f"""
+    number bigint auto_increment primary key, queue {_NAME}, id varchar(36) character set ascii not null,
+    message_key text character set utf8mb4, body longblob, headers mediumtext character set utf8mb4 not null,
+    sent_at double not null, due double not null, tries int not null default 0, error text character set utf8mb4,
+    key (queue, number)
+"""
+_POSITIONS: Final = f"""
+    consumer {_NAME}, topic {_NAME}, part int, position bigint not null, tries int not null default 0,
+    primary key (consumer, topic, part)
+"""
+
+
+class MySQLMessages(MessageTables):
+    """The tables of messages in MariaDB and MySQL."""
+
+    parameter = "%s"
+    now = "unix_timestamp(sysdate(6))"
+    reads_snapshots = True
+
+    def create(self, source: DataSource) -> None:
+        with outside_pool(source.driver_adapter) as raw:
+            require_database(raw, source.name)
+            raw.session.run("set session transaction read write")
+            create_table(raw.session, _NAMES["locks"], "number int primary key")
+            create_table(raw.session, _NAMES["positions"], _POSITIONS)
+            create_table(raw.session, _NAMES["messages"], _MESSAGES)
+            if int(raw.session.run(f"select count(*) from {_NAMES['locks']}")[0][0]) < LOCKS:
+                numbers = ", ".join(f"({number})" for number in range(LOCKS))
+                raw.session.run(f"insert ignore into {_NAMES['locks']} values {numbers}")
+
+    def names(self, cursor: Any) -> dict[str, str]:
+        database = database_of(cursor)
+        return {name: f"{database}.{table}" for name, table in _NAMES.items()}

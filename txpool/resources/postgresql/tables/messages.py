@@ -1,0 +1,60 @@
+"""The tables of messages in PostgreSQL, in the schema of txpool's tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from txpool.resources.messages.tables import LOCKS, MessageTables
+from txpool.resources.postgresql.qualified import qualified, spelled
+from txpool.resources.postgresql.tables.records import create_outside_pool, create_table
+from txpool.resources.postgresql.tables.staging import SCHEMA, create_schema
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource
+
+_NAMES: Final = {each: f"{SCHEMA}.message_{each}" for each in ("locks", "positions")} | {
+    "messages": f"{SCHEMA}.messages"
+}
+_MESSAGES: Final = qualified("""
+    number bigint generated always as identity primary key, queue pg_catalog.text not null,
+    id pg_catalog.text not null, message_key pg_catalog.text, body pg_catalog.bytea,
+    headers pg_catalog.text not null, sent_at double precision not null, due double precision not null,
+    tries integer not null default 0, error pg_catalog.text
+""")
+_POSITIONS: Final = qualified("""
+    consumer pg_catalog.text, topic pg_catalog.text, part integer, position bigint not null,
+    tries integer not null default 0, primary key (consumer, topic, part)
+""")
+_FILL: Final = qualified(
+    f"insert into {_NAMES['locks']} select n from generate_series(0, {LOCKS - 1}) as it(n) on conflict do nothing"
+)
+_IS_THERE: Final = qualified("select to_regclass(%s) is not null")
+
+
+class PostgreSQLMessages(MessageTables):
+    """The tables of messages in PostgreSQL."""
+
+    parameter = "%s"
+    now = "extract(epoch from clock_timestamp())::double precision"
+
+    def create(self, source: DataSource) -> None:
+        create_outside_pool(source, self._create_over)
+
+    def _create_over(self, connection: Any) -> None:
+        cursor = connection.cursor()
+        made = cursor.execute(_IS_THERE, [f"{SCHEMA}.messages_queue"]).fetchone()[0]
+        if not made:
+            cursor.execute("set default_transaction_read_only = off")
+            create_schema(connection)
+        create_table(cursor, _NAMES["locks"], "number integer primary key")
+        create_table(cursor, _NAMES["positions"], _POSITIONS)
+        create_table(cursor, _NAMES["messages"], _MESSAGES)
+        if not made:
+            cursor.execute(_FILL)
+            cursor.execute(f"create index if not exists messages_queue on {_NAMES['messages']} (queue, number)")
+
+    def names(self, cursor: Any) -> dict[str, str]:
+        return _NAMES
+
+    def spelled(self, statement: str) -> str:
+        return spelled(statement)

@@ -110,7 +110,8 @@ def test_a_missing_driver_is_told_with_what_installs_it(install: Install) -> Non
 def test_an_unknown_one_is_refused_with_those_that_there_are(install: Install) -> None:
     install(another="a.package:MANAGER")
     with pytest.raises(
-        ConfigurationError, match="psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or another"
+        ConfigurationError,
+        match="psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or kafka or sql-queue or another",
     ):
         DataSourceSettings.load(name="a", driver="oracle", url="oracle://a/b")
 
@@ -134,6 +135,8 @@ def test_a_damaged_package_changes_nothing_for_others(install: Install, value: s
         *["MariaDB or MySQL"] * 2,
         "JDBC",
         "DuckDB",
+        "Kafka",
+        "queues",
     ]
 
 
@@ -156,7 +159,7 @@ def test_damaged_metadata_leaves_ours(install: Install, monkeypatch: pytest.Monk
         raise TypeError("a line of somebody's metadata")
 
     monkeypatch.setattr(resource_managers, "entry_points", raising)
-    assert list(DRIVERS) == ["psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc", "duckdb"]
+    assert list(DRIVERS) == ["psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc", "duckdb", "kafka", "sql-queue"]
     assert of_url("elsewhere://host/database") is None
 
 
@@ -172,6 +175,8 @@ def test_a_url_alone_is_no_use_of_a_package(install: Install) -> None:
         "mysqlclient",
         "jdbc",
         "duckdb",
+        "kafka",
+        "sql-queue",
     ]
 
 
@@ -187,7 +192,7 @@ def test_a_package_that_comes_later_is_found(install: Install) -> None:
 
 def test_a_package_that_comes_later_is_found_by_a_file_that_names_it(install: Install) -> None:
     install()
-    assert list(DRIVERS) == ["psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc", "duckdb"]
+    assert list(DRIVERS) == ["psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc", "duckdb", "kafka", "sql-queue"]
     entry = EntryPoint("missing", f"{__name__}:MISSING", GROUP)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resource_managers, "entry_points", lambda group: [entry])

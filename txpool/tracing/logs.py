@@ -8,6 +8,7 @@ import logging
 _LOGGERS = (
     "txpool",
     "txpool.control",
+    "txpool.messages",
     "txpool.outbox",
     "txpool.pool",
     "txpool.recovery",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.crash.evidence import SEED
 from tests.support.interrupts import at_each_check, codes_of
 from txpool.errors import OperationalError
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord, MarkedBranch
@@ -192,9 +193,9 @@ def struck(*places: int) -> int:
     with watching:
         watch()
         outcomes = world.commit(watch)
-    interrupts = len(world.errors)
+    interrupts = sum(place <= passed for place in places)
     assert all(isinstance(error, KeyboardInterrupt) for error in world.errors)
-    assert interrupts == sum(place <= passed for place in places)
+    assert min(1, interrupts) <= len(world.errors) <= interrupts, places  # one may come as another is on its way
     assert set(outcomes) <= {COMMITTED, UNKNOWN}, places
     assert outcomes.count(UNKNOWN) <= interrupts, places
     known = zip(world.branches, outcomes, strict=True)
@@ -211,8 +212,7 @@ def test_an_interrupt_anywhere_keeps_one_answer_at_most(apart: int | None) -> No
     assert passed > 100
     places: Sequence[int] = range(1, passed + 1)
     if not os.environ.get("TXPOOL_CRASH_FULL"):
-        seed = random.randrange(2**32)
-        print(f"seed {seed}")
-        places = random.Random(seed).sample(places, SOME)
+        print(f"seed {SEED}")
+        places = random.Random(f"{SEED} {apart}").sample(places, SOME)
     for place in places:
         struck(place, *(() if apart is None else (place + apart,)))

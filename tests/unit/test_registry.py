@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from tests.support.interrupts import at_each_check, codes_of
 from txpool.datasource import registry
 
 
@@ -56,3 +58,33 @@ def test_the_name_and_the_keys_of_another_stay(empty: tuple[_Counting, _Counting
     assert empty == ({"one": first}, {})
     first.close()
     assert empty == ({}, {})
+
+
+def test_one_whose_close_was_interrupted_anywhere_is_found_no_more_once_it_is_closed_again(
+    empty: tuple[_Counting, _Counting],
+) -> None:
+    def closed(struck: int | None) -> int:
+        """How many places a close passes that is interrupted at one of them, and then called again."""
+        source: Any = _Source("one")
+        registry.add(source)
+        registry.install_received({"/one.properties": source}, "/")
+        passed = 0
+
+        def strike(_: FrameType) -> None:
+            nonlocal passed
+            passed += 1
+            if passed - 1 == struck:
+                raise KeyboardInterrupt
+
+        try:
+            with at_each_check(codes_of(registry), strike):
+                source.close()
+        except KeyboardInterrupt:
+            source.close()
+        assert empty == ({}, {}), struck
+        return passed
+
+    places = closed(None)
+    assert places > 3
+    for place in range(places):
+        closed(place)

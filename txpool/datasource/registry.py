@@ -68,10 +68,11 @@ def note_used() -> None:
 
 def unregister(datasource: Source) -> None:
     """The datasource is closed: nobody finds it any more."""
-    for key in list(_keys.pop(id(datasource), ())):
+    for key in list(_keys.get(id(datasource), ())):
         for found in (registered, by_key):
             if found.get(key) is datasource:
                 found.pop(key, None)
+    _keys.pop(id(datasource), None)  # last: after an interrupt, the next call goes on
     _opened.pop(id(datasource), None)
 
 

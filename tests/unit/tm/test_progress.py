@@ -80,6 +80,27 @@ def test_it_stands_on_a_terminal_until_the_last_branch(
     assert out.getvalue() == (f"\r{line}\x1b[K\rit: 2 of 2 branches ended\x1b[K\r\x1b[K" if terminal else "")
 
 
+@pytest.mark.parametrize(
+    "error", [BlockingIOError("it would block"), ValueError("it is closed"), AttributeError("write")]
+)
+@pytest.mark.parametrize("call", ["isatty", "write", "flush"])
+def test_a_terminal_that_takes_nothing_is_no_failure(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception, call: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    out = Terminal()
+    monkeypatch.setattr(out, call, fail)
+    monkeypatch.setattr(sys, "stderr", out)
+    found = after(clock, 0, 0.0, total=2)
+    for _ in range(2):
+        clock.now += 2
+        found.one_ended()
+    found.clear()
+    assert found.ended == 2
+
+
 def test_an_interrupt_as_it_is_told_changes_no_outcome(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     class Branch:
         def await_commit(self) -> BranchOutcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from time import monotonic
 from typing import Final
 
@@ -43,7 +44,7 @@ class PhaseTwoProgress:
         if now >= self._log_at and self.ended < self.total:
             self._log_at = now + _LOGGED
             logger.info("%s: %s", self._what, self._words(now))
-        if now >= self._show_at and sys.stderr is not None and sys.stderr.isatty():
+        if now >= self._show_at:
             self._show_at = now + _SHOWN
             self._show(f"{self._what}: {self._words(now)}")
         if self._shown and self.ended >= self.total:
@@ -66,6 +67,8 @@ class PhaseTwoProgress:
         return f"{words}, some {f'{left:.0f} s' if left < 100 else f'{left / 60:.0f} min'} left"
 
     def _show(self, line: str) -> None:
-        self._shown = True
-        sys.stderr.write(f"\r{line}\x1b[K")
-        sys.stderr.flush()
+        with suppress(Exception):  # what takes no word, or stands in place of standard error, is no failure of a branch
+            if sys.stderr.isatty():
+                self._shown = True
+                sys.stderr.write(f"\r{line}\x1b[K")
+                sys.stderr.flush()

@@ -169,7 +169,9 @@ class _BranchesOfOne:
             try:
                 finish()
             except Exception as error:  # mostly NoAnswer
-                answers = {next(each for each in self._sent if each not in answers): error, **answers}
+                answers = {**answers}  # a copy: the worker may still put the last one there
+                lacking = (each for each in self._sent if each not in answers)
+                answers |= dict.fromkeys(islice(lacking, 1), error)
             self._answers |= answers
             while self._sent and self._sent[0] in self._answers:
                 self._sent.popleft()

@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 
 from recovery import RecoveryManager
+from recovery.scan.datasources.workers import NoAnswer
 from recovery.scan.modules.orphans import Ballot
+from recovery.scan.phase_two import BranchEnds
 from recovery.scan.snapshot import Snapshot
 from tests.models.recovery import RecoveryWorld, logged, world_after
 from tests.models.recovery_databases import Calls, ModelDatabase
 from txpool.errors import LogError
 from txpool.log.base import Heuristic
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
+from txpool.tm.commit.progress import PhaseTwoProgress
 from txpool.xid import Xid
 
 
@@ -150,3 +153,27 @@ def test_what_was_started_is_reported_also_where_the_log_refuses_a_note_of_anoth
     assert [ended.datasource for ended in report.committed] == ["b"]
     assert world.gtrid in world.disk.outcomes
     assert [found.datasource for found in world.scan().heuristics] == ["a"]
+
+
+class LateAsking:
+    """The last answer comes just as nobody waits any more."""
+
+    def start(self, _: str, act: Callable[[], object]) -> Callable[[], object]:
+        def wait() -> object:
+            act()
+            raise NoAnswer("no answer in time")
+
+        return wait
+
+    def tidy(self, _: str, act: Callable[[], object]) -> None:
+        act()
+
+
+def test_answers_that_are_there_as_their_time_ends_count() -> None:
+    _, a, _ = sharing_world("decided")
+    ends = BranchEnds({"a": a}, LateAsking(), PhaseTwoProgress("it"))  # type: ignore[arg-type]
+    branches = [ends.branch("a", a.record(xid)) for xid in a.prepared]
+    assert branches
+    for branch in branches:
+        branch.start_commit()
+    assert [branch.await_commit() for branch in branches] == [BranchOutcome.COMMITTED] * len(branches)

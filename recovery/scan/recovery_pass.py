@@ -64,13 +64,9 @@ class RecoveryPass:
 
         They are written together: on a disk, to write one takes as long as to write a thousand.
         """
-        found, self._unwritten = self._unwritten, []
-        if found:
-            try:
-                self._keep(*found)
-            except BaseException:
-                self._unwritten = found
-                raise
+        if self._unwritten:
+            self._keep(*self._unwritten)
+            self._unwritten = []
         if self._unsaved:
             saved.save_ends(self.log, self._unsaved)
             self._unsaved = {}
@@ -104,7 +100,9 @@ class RecoveryPass:
         if ends.get(record.datasource, BranchOutcome.COMMITTED.value) == BranchOutcome.COMMITTED.value:
             ends[record.datasource] = outcome.value  # a Spark write has many branches there: keep the one that differs
         if outcome is not BranchOutcome.COMMITTED:
-            self._record_heuristic(record, "commit", outcome, at_once=remembers_end(branch))
+            # One that was prepared until this command has ended by itself: its database may tell that only once.
+            told_once = remembers_end(branch) or self.snapshot.was_listed(record)
+            self._record_heuristic(record, "commit", outcome, at_once=told_once)
             forget_ends([branch])
         elif self.snapshot.was_listed(record):
             self.recorder.record_commit(Ended(record.xid.joined, record.datasource, why))

@@ -129,3 +129,31 @@ def test_24_a_branch_that_somebody_rolled_back_is_a_heuristic_outcome_once(
     assert world.recovery.in_doubt()[0].heuristics
     assert world.recovery.forget(world.gtrid) == 1
     assert not world.recovery.in_doubt()
+
+
+class TellingOnce(ModelDatabase):
+    """It rolls back what it was to commit, and says so once: XA_RB* in reply to xa_commit."""
+
+    def commit(self, record: BranchRecord) -> BranchOutcome:
+        if record.xid in self.prepared:
+            self.end(record.xid, BranchOutcome.ROLLED_BACK)
+            return BranchOutcome.ROLLED_BACK
+        return super().commit(record)
+
+
+def test_24_what_a_database_tells_once_is_written_before_another_is_asked() -> None:
+    world = world_after(logged, "decided")
+    a = TellingOnce("a", world.calls)
+    a.prepared, a.tells = world.a.prepared, False
+    world.a = a
+    world.recovery = world.recoverer()
+    written: list[str] = []
+
+    def look(number: int) -> None:
+        if world.calls.names[number] == "b.committed":
+            written.extend(each.ended for each in world.log.heuristics())
+
+    world.calls.before = look
+    assert [each.datasource for each in world.scan().heuristics] == ["a"]
+    assert written == ["rolled back"]
+    assert not world.scan().heuristics

@@ -163,6 +163,24 @@ def test_where_the_server_hangs_on_all_nothing_is_opened_any_more() -> None:
     assert world.server.opened == 3
 
 
+def test_a_further_connection_whose_session_hangs_holds_up_no_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(12, 3)
+    given: list[float | None] = []
+
+    def begin_session(raw: Session, until: float | None) -> None:
+        given.append(until)
+        if len(given) > 1:
+            raise ReplyTimeout("the server has not answered in time")
+
+    monkeypatch.setattr(Command, "begin_session", staticmethod(begin_session))
+    assert world.commit() == [COMMITTED] * 12
+    first, *others = given
+    assert first is None  # for ever, as the transaction waits
+    assert len(others) == 1
+    assert None not in others
+    assert not world.server.sessions
+
+
 def test_lost_connections_are_replaced() -> None:
     world = World(12, 3)
     for branch in world.branches:

@@ -26,7 +26,7 @@ logger = logging.getLogger("txpool")
 
 #: How many branches wait for each open connection before another one is opened, which takes as long as a few of them.
 BRANCHES_EACH: Final = 16
-#: Seconds that a further connection has to open.
+#: Seconds that a further connection has to open, and to begin its session.
 _OPENING: Final = 1.0
 _UNKNOWN = BranchOutcome.UNKNOWN
 
@@ -192,7 +192,7 @@ class PhaseTwoConnections:
         until = self._deadlines.after_decision()
         if not self._unreached:
             try:
-                return self._opened(None if until is None else until - monotonic(), until)
+                return self._opened(until)
             except Exception as error:
                 self._unreached = f"no answer, left to recovery: {described(error)}"
                 logger.log(
@@ -206,17 +206,16 @@ class PhaseTwoConnections:
         return None
 
     def _another(self) -> _Connection | None:
-        until = self._deadlines.after_decision()
-        timeout = _OPENING if until is None else min(_OPENING, until - monotonic())
+        until, soon = self._deadlines.after_decision(), monotonic() + _OPENING
         try:
-            return self._opened(timeout, until)
+            return self._opened(soon if until is None else min(soon, until))
         except Exception as error:
             self._most = len(self._connections)
             logger.info("prepared branches are ended over %d connections: %s", self._most, error)
             return None
 
-    def _opened(self, timeout: float | None, until: float | None) -> _Connection:
-        raw = self._driver.connect(timeout)
+    def _opened(self, until: float | None) -> _Connection:
+        raw = self._driver.connect(None if until is None else until - monotonic())
         try:
             self._command.begin_session(raw, until)
             connection = _Connection(raw)

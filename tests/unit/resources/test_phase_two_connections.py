@@ -234,3 +234,59 @@ def test_an_interrupt_anywhere_keeps_one_answer_at_most(apart: int | None) -> No
         places = random.Random(f"{SEED} {apart}").sample(places, SOME)
     for place in places:
         struck(place, *(() if apart is None else (place + apart,)))
+
+
+def test_a_command_that_was_never_sent_does_not_make_another_one_its_repetition() -> None:
+    """Somebody else has ended the branch: ABSENT, wherever the first start was interrupted before it sent anything."""
+
+    def absent(place: int) -> bool:
+        """Whether the start was interrupted at this place of it, before it sent anything."""
+        world = World(1, 1)
+        (branch,) = world.branches
+        passed = 0
+
+        def strike(_: FrameType) -> None:
+            nonlocal passed
+            passed += 1
+            if passed == place:
+                raise KeyboardInterrupt
+
+        codes = codes_of(adopted) | codes_of(phase_two)
+        interrupted = False
+        try:
+            with at_each_check(codes, strike):
+                branch.start_commit()
+        except KeyboardInterrupt:
+            interrupted = True
+        sent = any(each.answer is not None for each in world.server.sessions)
+        if not interrupted or sent:
+            return False
+        world.server.prepared.clear()
+        branch.start_commit()
+        assert branch.await_commit() is BranchOutcome.ABSENT, place
+        return True
+
+    places = 0
+    while absent(places + 1):
+        places += 1
+    assert places > 5
+
+
+def test_what_was_answered_absent_is_absent_however_often_it_is_asked() -> None:
+    world = World(1, 1)
+    (branch,) = world.branches
+    world.server.prepared.clear()
+    for _ in range(2):
+        branch.start_commit()
+        assert branch.await_commit() is BranchOutcome.ABSENT
+    branch.start_commit()
+    branch.start_commit()
+    assert branch.await_commit() is BranchOutcome.ABSENT
+
+
+def test_what_was_committed_by_a_command_whose_answer_nobody_took_has_committed() -> None:
+    world = World(1, 1)
+    (branch,) = world.branches
+    branch.start_commit()
+    branch.start_commit()
+    assert branch.await_commit() is COMMITTED

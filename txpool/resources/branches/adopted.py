@@ -82,7 +82,7 @@ class PhaseTwoConnections:
         if again:
             self._end_earlier(branch)
         self._failures.pop(branch.record.xid, None)
-        self._queue.append(_Ending(branch, COMMIT if committing else ROLLBACK, again))
+        self._queue.append(_Ending(branch, COMMIT if committing else ROLLBACK))
         self._send()
 
     def finish(self, branch: AdoptedBranch) -> BranchOutcome:
@@ -149,12 +149,13 @@ class PhaseTwoConnections:
                 queue.popleft()  # which an interrupt has prevented
                 continue
             ending.begun = True
-            ending.command = command = self._command(
+            earlier = ending.branch.command
+            ending.branch.command = ending.command = command = self._command(
                 ending.branch.record,
                 ending.verb,
                 self._driver,
                 self._deadlines,
-                answer_lost=ending.again,
+                answer_lost=earlier is not None and earlier.answer_lost,
                 level=self._level,
             )
             connection.ending = ending
@@ -240,28 +241,29 @@ class _Connection:
 
 
 class _Ending:
-    """The end of one branch; `again` if one was begun before."""
+    """The end of one branch."""
 
-    __slots__ = ("again", "begun", "branch", "command", "verb")
+    __slots__ = ("begun", "branch", "command", "verb")
 
     command: PhaseTwoCommand  #: Once it was begun.
 
-    def __init__(self, branch: AdoptedBranch, verb: PhaseTwoVerb, again: bool) -> None:
+    def __init__(self, branch: AdoptedBranch, verb: PhaseTwoVerb) -> None:
         self.branch = branch
         self.verb = verb
-        self.again = again
         self.begun = False
 
 
 class AdoptedBranch:
     """A branch that is prepared already, known by its record alone."""
 
-    __slots__ = ("_connections", "_started", "record")
+    __slots__ = ("_connections", "_started", "command", "record")
 
     def __init__(self, record: BranchRecord, connections: PhaseTwoConnections) -> None:
         self.record = record
         self._connections = connections
         self._started = False
+        #: The last one that was made for it.
+        self.command: PhaseTwoCommand | None = None
 
     @property
     def datasource(self) -> str:

@@ -114,6 +114,11 @@ class PhaseTwoCommand(ABC):
         #: The database had ended the branch by itself, against the command, and remembers that until `forget_end`.
         self.remembered = False
 
+    @property
+    def answer_lost(self) -> bool:
+        """Whether it, or one before it, may have been executed: then one after it may find the branch gone for that."""
+        return self._answer_lost
+
     # -- the steps ----------------------------------------------------------------------------------------------
 
     def start(self, raw: RawConnection, *, own: bool = False) -> None:

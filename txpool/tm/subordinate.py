@@ -6,7 +6,7 @@ it never rolls back: from then on only the coordinator and recovery may.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import filterfalse
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -82,6 +82,8 @@ class Subordinate(Transaction):
         self._call_before_completion()
         if self.rollback_cause is not None:
             raise self.rollback_cause
+        votes: dict[OpenBranch, PrepareVote] = {}
+        readers = Readers()
         self.status = Status.COMMITTING
         try:
             enlisted = [cast(OpenBranch, each.settled_branch()) for each in self._enlistments()]
@@ -89,11 +91,9 @@ class Subordinate(Transaction):
         except BaseException:  # it was interrupted while it waited for another thread's statement
             self.status = MARKED_ROLLBACK  # here, since an interrupt in a function of ours would leave it as it is
             raise
-        votes: dict[OpenBranch, PrepareVote] = {}
-        readers = Readers()
-        if self.trace is not None:
-            self.trace.phase(Phase.PREPARE)
         try:
+            if self.trace is not None:
+                self.trace.phase(Phase.PREPARE)
             readers.find(checks_of(working, committing=False))
             working = list(filterfalse(readers.__contains__, working))
             numbers = list(self._enlisted)
@@ -108,21 +108,34 @@ class Subordinate(Transaction):
                 votes[branch] = branch.await_prepare()
         finally:
             self.status = Status.PREPARED
-            voted = [branch for branch, vote in votes.items() if vote is PrepareVote.COMMIT]
-            readers.roll_back()
-            statistics.prepared()
-            for enlistment in self._enlistments():
-                # Closing its connection rolls a branch back that was not sent a PREPARE, and no other.
-                outcome_known = enlistment.branch not in working or enlistment.branch in voted
-                call_logging_errors(enlistment.release, self.status, reusable=outcome_known)
-            dropped.parts.pop(id(self), None)
-            interrupt = readers.interrupt
-            if self._synchronizations is not None:
-                in_callbacks = self._synchronizations.call_after(self.status)
-                interrupt = interrupt or in_callbacks
+            try:
+                statistics.prepared()
+                interrupt = self._leave(readers, working, votes)
+            except BaseException as error:
+                interrupt = error
+                try:
+                    self._leave(readers, working, votes)
+                except BaseException:  # a second one: those whom it concerns are told all the same
+                    self._leave(readers, working, votes)
             if interrupt is not None:
                 raise interrupt
-        return [branch.record for branch in voted]
+        return [branch.record for branch, vote in votes.items() if vote is PrepareVote.COMMIT]
+
+    def _leave(
+        self, readers: Readers, working: Collection[OpenBranch], votes: Mapping[OpenBranch, PrepareVote]
+    ) -> BaseException | None:
+        """Give everything back, and call those after completion; returns the first interrupt. May be called again."""
+        readers.roll_back()
+        for enlistment in self._enlistments():
+            # Closing its connection rolls a branch back that was not sent a PREPARE, and no other.
+            branch = enlistment.branch
+            outcome_known = branch not in working or votes.get(branch) is PrepareVote.COMMIT
+            call_logging_errors(enlistment.release, self.status, reusable=outcome_known)
+        dropped.parts.pop(id(self), None)
+        in_callbacks = None
+        if self._synchronizations is not None:
+            in_callbacks = self._synchronizations.call_after(self.status)
+        return readers.interrupt or in_callbacks
 
     def early_name(self, datasource: str) -> Xid:
         """As a transaction's. How many branches there will be is not known yet: the name says 0, which is never all."""

@@ -215,15 +215,16 @@ class Transaction(Completion):
     def adopt(self, branches: Sequence[Branch], *, late_branches: bool) -> None:
         """Take over branches that subordinates have prepared: they commit or roll back with this transaction.
 
-        It takes them also if it is marked rollback-only, and rolls them back then. `late_branches` says that others
-        of this gtrid may still appear prepared.
+        It takes them also if it is marked rollback-only, and rolls them back then; those that it has already, it leaves
+        as they are. `late_branches` says that others of this gtrid may still appear prepared.
         """
         with self._lock:
             if self.ended:
                 self.require_active()
             require_adoptable(self.gtrid, self.datasources, logged=self._log is not None)
             self.may_be_empty = True
-            self._adopted.extend(branches)
+            known = {each.record.xid for each in self._adopted}
+            self._adopted.extend(each for each in branches if each.record.xid not in known)
             dropped.parts[id(self)] = self._enlisted, self._adopted
             self._late_branches = self._late_branches or late_branches
 

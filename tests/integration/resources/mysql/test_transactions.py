@@ -15,6 +15,8 @@ from tests.integration.resources.mysql.branches import SLEEPING, BranchDatabase,
 from tests.support.mysql_proxy import Fault
 from tests.support.waiting import until
 from txpool import failpoints
+from txpool.tm.ambient import make_ambient
+from txpool.tm.subordinate import Subordinate
 
 
 def test_two_databases_of_one_server(managed: BranchDatabase) -> None:
@@ -204,3 +206,22 @@ def test_a_timeout_cancels_the_statement(managed: BranchDatabase) -> None:
         source.connect().cursor().execute("select sleep(20)")
     assert managed.server.execute(kills) > before
     assert managed.rows() == []
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_what_tasks_have_prepared_may_be_adopted_twice(managed: BranchDatabase, commits: bool) -> None:
+    """As by a Spark write that is interrupted behind its adoption, and then adopts all that is listed."""
+    source, tx = managed.datasource(), txpool.begin()
+    txpool.suspend()
+    task = Subordinate(tx.gtrid, write=1, partition=0, attempt=0)
+    make_ambient(task)
+    source.connect().cursor().execute("insert into work values (1, 1)")
+    records = task.prepare()
+    make_ambient(None)
+    for _ in range(2):
+        tx.adopt([source.prepared_branch(record) for record in records], late_branches=True)
+    (tx.commit if commits else tx.rollback)()
+    assert managed.rows() == [1] * commits
+    assert managed.server.prepared() == []
+    assert tx.log is not None
+    assert tx.log.heuristics() == []

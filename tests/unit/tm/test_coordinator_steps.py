@@ -301,6 +301,15 @@ def test_the_settler_tells_the_log_what_could_not_be_told() -> None:
     assert world.disk.finished == {world.gtrid}
 
 
+def test_what_has_ended_stays_as_it_ended_though_it_is_retried_again() -> None:
+    """As after an interrupt, if the settler has ended it just before it was handed over a second time."""
+    world = CoordinatorWorld(2)
+    world.run({})
+    calls = [*world.faults.calls]
+    assert world.coordinator.retry().outcome is Outcome.COMMITTED
+    assert world.faults.calls == calls
+
+
 def test_a_marked_branch_that_has_not_answered_its_rollback_is_unaccounted_for() -> None:
     world = CoordinatorWorld(2, marked=True, votes={1: None})
     world.run({})

@@ -122,7 +122,12 @@ class Coordinator:
         return self._run(ROLLBACK)
 
     def retry(self) -> Result:
-        """Try again what failed: to resolve a transaction that is in doubt, or to tell the log that it has ended."""
+        """Try again what failed: to resolve a transaction that is in doubt, or to tell the log that it has ended.
+
+        Nothing, if it has ended: to resolve it once more could find its decision forgotten.
+        """
+        if self._result.complete:
+            return self._result
         return self._run(self._left if self._result.unreported else RESOLVE)
 
     def go_on(self, interrupt: BaseException) -> Result:

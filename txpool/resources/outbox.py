@@ -45,6 +45,9 @@ _RETRY = "update {table} set parked = 0, attempts = 0 where parked = 1"
 _RETRY_ONE = f"{_RETRY} and id = ?"
 
 
+_EARLIER: Final = "an earlier version of txpool has made the table of the outbox"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A message as the table has it."""
@@ -94,7 +97,7 @@ class OutboxTable(ABC):
 
     @abstractmethod
     def create(self, source: OutboxDatasource) -> None:
-        """Create the table if it does not exist, outside any transaction."""
+        """Create the table if it does not exist, or give an earlier version's its columns. Outside any transaction."""
 
     @abstractmethod
     def outside(self, driver: Driver) -> AbstractContextManager[Any]:
@@ -103,6 +106,31 @@ class OutboxTable(ABC):
     @abstractmethod
     def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
         """Whether the table exists. Errors: OperationalError or NotSupportedError if it is not one of txpool's."""
+
+    @abstractmethod
+    def lacks(self, raw: Any) -> str:
+        """The statement that gives an earlier version's table its columns; empty if it has them, or does not exist."""
+
+    def bring_up_to_date(self, raw: Any) -> None:
+        """Give an earlier version's table its columns. It waits ten seconds for transactions that use the table."""
+        statement = self.lacks(raw)
+        if statement:
+            try:
+                raw.cursor().execute(statement)
+            except Exception as error:
+                if self.lacks(raw):  # else another has done it meanwhile
+                    error.add_note(f"{_EARLIER}. As its owner, once no transaction uses it: {statement};")
+                    raise
+
+    def require_up_to_date(self, source: OutboxDatasource) -> None:
+        """ProgrammingError if the table is an earlier version's. A relay needs what it lacks, and a sender does not."""
+        with self.outside(source.driver_adapter) as raw:
+            statement = self.lacks(raw)
+        if statement:
+            raise ProgrammingError(
+                f"datasource {source.name}: {_EARLIER}, and nothing was delivered: run `txpool outbox init` and the "
+                f"datasource's file, or, as the table's owner: {statement};"
+            )
 
     @abstractmethod
     def names(self, cursor: Any) -> dict[str, str]:

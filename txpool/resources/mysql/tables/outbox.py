@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 _TABLE: Final = "txpool_outbox"
 _LOCKS: Final = "txpool_outbox_locks"
-_COLUMNS: Final = """
+_DELIVERED_BY: Final = "delivered_by varchar(64) character set ascii"
+_COLUMNS: Final = f"""
     number bigint auto_increment primary key, id varchar(36) character set ascii not null,
     message_key text character set utf8mb4, payload longblob not null, is_text int not null,
     attempts int not null default 0, parked int not null default 0, error text character set utf8mb4,
-    delivered_by varchar(64) character set ascii,
+    {_DELIVERED_BY},
     made_at timestamp(6) not null default current_timestamp(6)
 """
 
@@ -36,6 +37,8 @@ class MySQLOutbox(OutboxTable):
             create_table(raw.session, _LOCKS, "number int primary key")
             raw.session.run(f"insert ignore into {_LOCKS} values {', '.join(f'({n})' for n in range(LOCKS))}")
             create_table(raw.session, _TABLE, _COLUMNS)
+            raw.session.run("set session lock_wait_timeout = 10")
+            self.bring_up_to_date(raw)
 
     def outside(self, driver: Driver) -> AbstractContextManager[Any]:
         return outside_pool(driver)
@@ -43,6 +46,14 @@ class MySQLOutbox(OutboxTable):
     def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
         require_database(raw, datasource)
         return is_ours(raw.session, _LOCKS) and is_ours(raw.session, _TABLE)
+
+    def lacks(self, raw: Any) -> str:
+        rows = raw.session.run(
+            "select column_name from information_schema.columns "
+            f"where table_schema = database() and table_name = '{_TABLE}'"
+        )
+        names = [str(name) for (name,) in rows]
+        return f"alter table {_TABLE} add column {_DELIVERED_BY}" if names and "delivered_by" not in names else ""
 
     def names(self, cursor: Any) -> dict[str, str]:
         database = database_of(cursor)

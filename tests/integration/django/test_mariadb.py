@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.cache import caches
 from django.core.management import call_command
-from django.db import DataError, IntegrityError, connection, connections, transaction
+from django.db import DataError, Error, IntegrityError, connection, connections, transaction
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext, override_settings
 
@@ -110,7 +110,7 @@ def test_a_change_of_the_schema_is_refused_inside(mixed: Shop) -> None:
     assert mixed.numbers("shop") == []
 
 
-def test_a_change_of_the_schema_that_comes_first_is_done_outside(mixed: Shop, server: MySQLServer) -> None:
+def test_what_creates_and_comes_first_is_done_outside(mixed: Shop, server: MySQLServer) -> None:
     """It commits at once, as with Django's own engine; what follows is in the transaction."""
     shop = connections["shop"]
     for debug in (False, True):
@@ -135,6 +135,18 @@ def test_a_change_of_the_schema_that_comes_first_is_done_outside(mixed: Shop, se
     shop.force_debug_cursor = False
     assert mixed.all_numbers == [[], []]
     assert server.execute("show tables like 'other'", database="shop") == []
+
+
+def test_what_removes_and_comes_first_is_refused(mixed: Shop, server: MySQLServer) -> None:
+    """Outside, it would remove at once what the block that rolls back is to keep."""
+    server.execute("create table other (id int)", database="shop")
+    server.execute("insert into other values (1)", database="shop")
+    for statement in ("truncate table other", "drop table other", "create or replace table other (n int)"):
+        with pytest.raises(ZeroDivisionError), transaction.atomic("shop"):
+            with pytest.raises((Error, txpool.Error)):
+                connections["shop"].cursor().execute(statement)
+            raise ZeroDivisionError
+    assert list(server.execute("select id from other", database="shop")) == [(1,)]
 
 
 @pytest.mark.parametrize("within", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,9 @@ import txpool
 from tests.integration.django.conftest import Shop
 from tests.support.recovery_site import Site
 from txpool import failpoints
+from txpool.config.settings import DataSourceSettings
+from txpool.django import sources
+from txpool.django.mysql import wrapper_over
 
 if TYPE_CHECKING:
     from tests.conftest import Require
@@ -209,3 +213,18 @@ def test_dbshell_and_copies_of_the_database(
     connections["shop"].creation.clone_test_db("1", verbosity=0)  # as for a process of `manage.py test --parallel`
     assert list(server.execute("select number from shop_order", database="shop_1")) == [(1,)]
     server.execute("drop database shop_1")
+
+
+def test_dbshell_takes_the_socket_and_the_files_of_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them it would lead to another server of this machine, or send the password to any."""
+    file = tmp_path / "shop.properties"
+    file.write_text(
+        "name = shop\ndriver = pymysql\nmode = xa\nurl = mysql://app@localhost/shop?unix_socket=/run/shop.sock\n"
+        "password = secret\ndriver.ssl_ca = /etc/ca.pem\n"
+    )
+    file.chmod(0o600)
+    monkeypatch.setitem(sources._loaded, "shop", DataSourceSettings.load(file))
+    client = wrapper_over("pymysql").client_class
+    arguments, environment = client.settings_to_cmd_args_env({"TXPOOL": "shop", "NAME": "shop"}, [])
+    assert arguments == ["mysql", "--user=app", "--socket=/run/shop.sock", "--ssl-ca=/etc/ca.pem", "shop"]
+    assert environment == {"MYSQL_PWD": "secret"}

@@ -12,7 +12,7 @@ import pytest
 import txpool
 from tests.integration.outbox.conftest import Place
 from tests.support.waiting import SECONDS
-from txpool import Outbox, TransactionInDoubt
+from txpool import HeuristicMixed, Outbox, TransactionInDoubt
 from txpool.log import open_log
 from txpool.outbox import Message
 from txpool.outbox import relay as relays
@@ -181,12 +181,13 @@ def test_a_delivery_may_send(place: Place) -> None:
     assert place.applied() == ["first", "second"]
 
 
-def test_in_doubt_is_no_failure(place: Place) -> None:
+@pytest.mark.parametrize("kind", [TransactionInDoubt, HeuristicMixed])
+def test_what_may_have_committed_is_no_failure(place: Place, kind: type[txpool.TransactionError]) -> None:
     outbox = Outbox(place.datasource("orders", outbox_attempts=1))
     place.send("a1", key="a")
 
     def deliver(_: Message) -> None:
-        raise TransactionInDoubt("nobody knows", gtrid=None)
+        raise kind("nobody knows", gtrid=None)
 
     assert outbox.relay(deliver).deliver_all() == 0
     assert (outbox.state().parked, outbox.state().waiting) == (0, 1)

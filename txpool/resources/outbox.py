@@ -45,6 +45,8 @@ _RETRY = "update {table} set parked = 0, attempts = 0 where parked = 1"
 _RETRY_ONE = f"{_RETRY} and id = ?"
 
 
+#: Seconds for which a lock of the whole table is awaited: to change it, and to look into it.
+_WAIT, _SHORT_WAIT = 10, 2
 _EARLIER: Final = "an earlier version of txpool has made the table of the outbox"
 
 
@@ -88,6 +90,8 @@ class OutboxTable(ABC):
     parameter: str
     #: SQL for the seconds since the oldest message was sent that is not parked.
     age: str
+    #: SQL that lets a session wait for a lock for so many seconds.
+    limit_waits: str
     #: Whether rows can be locked; else only one relay works at a time.
     locks_rows = True
 
@@ -112,9 +116,10 @@ class OutboxTable(ABC):
         """The statement that gives an earlier version's table its columns; empty if it has them, or does not exist."""
 
     def bring_up_to_date(self, raw: Any) -> None:
-        """Give an earlier version's table its columns. It waits ten seconds for transactions that use the table."""
+        """Give an earlier version's table its columns. It waits some time for transactions that use the table."""
         statement = self.lacks(raw)
         if statement:
+            self._limit_waits(raw, _WAIT)
             try:
                 raw.cursor().execute(statement)
             except Exception as error:
@@ -156,10 +161,14 @@ class OutboxTable(ABC):
         with self.outside(driver) as raw:
             if not self.is_there(raw, driver, datasource):
                 return None
+            self._limit_waits(raw, _SHORT_WAIT)  # else a server's thread would go on waiting once nobody listens
             with closing(raw.cursor()) as cursor:
                 total, parked, oldest = self.state(cursor)
                 last = self._execute(cursor, _LAST_ERROR, []).fetchone() if parked else None
         return OutboxContent(total, parked, oldest, None if last is None else last[0])
+
+    def _limit_waits(self, raw: Any, seconds: int) -> None:
+        raw.cursor().execute(self.limit_waits.format(seconds))
 
     def alone(self, source: OutboxDatasource) -> AbstractContextManager[bool]:
         """For as long as a relay works: whether it may. False while another does, if only one can."""

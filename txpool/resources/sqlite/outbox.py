@@ -30,6 +30,7 @@ class SQLiteOutbox(OutboxTable):
     """The table of messages in SQLite."""
 
     parameter = "?"
+    limit_waits = "pragma busy_timeout = {}000"
     age = "(julianday('now') - julianday(min(case when parked = 0 then made_at end))) * 86400"
     locks_rows = False
 

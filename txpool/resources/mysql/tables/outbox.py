@@ -28,6 +28,7 @@ class MySQLOutbox(OutboxTable):
     """The table of messages in MariaDB and MySQL."""
 
     parameter = "%s"
+    limit_waits = "set session lock_wait_timeout = {}"
     age = "timestampdiff(second, min(case when parked = 0 then made_at end), current_timestamp(6))"
 
     def create(self, source: OutboxDatasource) -> None:
@@ -37,7 +38,6 @@ class MySQLOutbox(OutboxTable):
             create_table(raw.session, _LOCKS, "number int primary key")
             raw.session.run(f"insert ignore into {_LOCKS} values {', '.join(f'({n})' for n in range(LOCKS))}")
             create_table(raw.session, _TABLE, _COLUMNS)
-            raw.session.run("set session lock_wait_timeout = 10")
             self.bring_up_to_date(raw)
 
     def outside(self, driver: Driver) -> AbstractContextManager[Any]:

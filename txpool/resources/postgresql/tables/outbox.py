@@ -39,6 +39,7 @@ class PostgreSQLOutbox(OutboxTable):
     """The table of messages in PostgreSQL."""
 
     parameter = "%s"
+    limit_waits = "set lock_timeout = '{}s'"
     age = "extract(epoch from (now() - min(case when parked = 0 then made_at end)))"
 
     def create(self, source: OutboxDatasource) -> None:
@@ -51,7 +52,6 @@ class PostgreSQLOutbox(OutboxTable):
         create_table(cursor, _LOCKS, "number integer primary key")
         cursor.execute(_FILL)
         create_table(cursor, _TABLE, _COLUMNS)
-        cursor.execute("set lock_timeout = '10s'")
         self.bring_up_to_date(connection)
 
     def outside(self, driver: Driver) -> AbstractContextManager[Any]:

@@ -78,7 +78,6 @@ class Relay:
         said = ""
         while not stopped():
             try:
-                self._table.require_up_to_date(self._source)
                 with self._table.alone(self._source) as may:
                     says = "messages are delivered" if may else "another relay delivers, and this one waits"
                     if says != said:
@@ -96,10 +95,9 @@ class Relay:
     def deliver_all(self) -> int:
         """Deliver what can be delivered now; returns how many messages were.
 
-        Errors: ProgrammingError for an earlier version's table; the outbox's database's own.
+        Errors: ProgrammingError if there is no table, or an earlier version's; the outbox's database's own.
         """
         delivered = 0
-        self._table.require_up_to_date(self._source)
         with self._table.alone(self._source) as may:
             self._recover()
             while may and (some := self.deliver_some()):

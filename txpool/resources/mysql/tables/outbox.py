@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _TABLE: Final = "txpool_outbox"
 _LOCKS: Final = "txpool_outbox_locks"
 _DELIVERED_BY: Final = "delivered_by varchar(64) character set ascii"
+_TURN: Final = "turn bigint not null default 0"
+_TAKE: Final = "update {locks} set turn = turn + 1 where number = ?"
 _COLUMNS: Final = f"""
     number bigint auto_increment primary key, id varchar(36) character set ascii not null,
     message_key text character set utf8mb4, payload longblob not null, is_text int not null,
@@ -35,8 +37,8 @@ class MySQLOutbox(OutboxTable):
         with outside_pool(source.driver_adapter) as raw:
             require_database(raw, source.name)
             raw.session.run("set session transaction read write")
-            create_table(raw.session, _LOCKS, "number int primary key")
-            raw.session.run(f"insert ignore into {_LOCKS} values {', '.join(f'({n})' for n in range(LOCKS))}")
+            create_table(raw.session, _LOCKS, f"number int primary key, {_TURN}")
+            raw.session.run(f"insert ignore into {_LOCKS} (number) values {', '.join(f'({n})' for n in range(LOCKS))}")
             create_table(raw.session, _TABLE, _COLUMNS)
             self.bring_up_to_date(raw)
 
@@ -48,12 +50,19 @@ class MySQLOutbox(OutboxTable):
         return is_ours(raw.session, _LOCKS) and is_ours(raw.session, _TABLE)
 
     def lacks(self, raw: Any) -> str:
-        rows = raw.session.run(
-            "select column_name from information_schema.columns "
-            f"where table_schema = database() and table_name = '{_TABLE}'"
-        )
-        names = [str(name) for (name,) in rows]
-        return f"alter table {_TABLE} add column {_DELIVERED_BY}" if names and "delivered_by" not in names else ""
+        for table, column in ((_TABLE, _DELIVERED_BY), (_LOCKS, _TURN)):
+            rows = raw.session.run(
+                "select column_name from information_schema.columns "
+                f"where table_schema = database() and table_name = '{table}'"
+            )
+            names = [str(name) for (name,) in rows]
+            if names and column.split()[0] not in names:
+                return f"alter table {table} add column {column}"
+        return ""
+
+    def take_lock(self, cursor: Any, number: int) -> bool:
+        # The row is changed: of a prepared transaction InnoDB forgets at a restart what it has only locked.
+        return self.changes_one(cursor, _TAKE, [number])
 
     def names(self, cursor: Any) -> dict[str, str]:
         database = database_of(cursor)

@@ -8,6 +8,7 @@ import txpool
 from tests.integration.outbox.conftest import Place
 from txpool import Outbox, ProgrammingError
 from txpool.outbox import Message
+from txpool.resources import outbox as outboxes
 
 #: The statements that the error names, in order.
 ADDS = {
@@ -41,6 +42,23 @@ def test_a_table_without_a_column(place: Place, by_hand: bool) -> None:
     _send(outbox)
     assert relay.deliver_all() == 2
     assert [each.payload for each in found] == ["old", "new"]
+
+
+def test_a_table_that_is_in_use(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for the whole table holds up all others: so it is not awaited for long."""
+    monkeypatch.setattr(outboxes, "_WAIT", 1)
+    add = ADDS[place.kind][0]
+    table, column = add.split()[2], add.split()[5]
+    place.sql("orders", f"alter table {table} drop column {column}")
+    with place.plain("orders") as other:
+        cursor = other.cursor()
+        cursor.execute("begin")
+        cursor.execute(f"insert into {table} (id, payload, is_text) values ('x', '', 0)")
+        with pytest.raises(txpool.OperationalError, match=r"(?i)lock") as raised:
+            place.outbox.create()
+        cursor.execute("rollback")
+    assert raised.value.__notes__[0].endswith(f"As its owner, once no transaction uses it: {add}")
+    place.outbox.create()
 
 
 def _send(outbox: Outbox) -> None:

@@ -43,12 +43,13 @@ def why_not_ended(
     It has been decided then, and all its branches were prepared. So none is left once all databases in which our nodes
     prepare have answered, and none lists one. Errors: as of `scan`.
     """
-    incarnation = split_gtrid(gtrid).incarnation
-    state = incarnations(coordinator, log).get(incarnation)
-    if state is None and not log.expired({incarnation}):
-        return "the process that has delivered it wrote into another decision log: run a relay that has that log"
-    if state is IncarnationState.ALIVE and incarnation != log.incarnation:
-        return "its process lives, and ends it"
+    named = split_gtrid(gtrid)
+    with _opened(RecoverySettings.load(coordinator.properties), log) as opened:
+        if named.incarnation not in opened.incarnations() and not opened.expired({named.incarnation}):
+            return (
+                "the process that has delivered it wrote into another decision log, or recovery.nodes leaves out its "
+                f"node {named.node}: run a relay that has that log and recovers that node"
+            )
     overview = _scanned(coordinator, log, datasources, 0)
     if overview is None:
         return "no scan was completed"

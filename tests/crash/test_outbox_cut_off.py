@@ -35,6 +35,16 @@ def deliver(message):
 txpool.Outbox("orders.properties").relay(deliver).deliver_all()
 """
 
+#: Sends, with work in the other server, until it is killed.
+SENDER = """
+import txpool
+txpool.configure("txpool.properties")
+with txpool.transaction():
+    txpool.Outbox("orders.properties").send("1", key="k")
+    with txpool.connect("ledger.properties") as ledger:
+        ledger.cursor().execute("insert into applied values ('0')")
+"""
+
 
 class CutOff:
     """An outbox in one kind of server, what is delivered in the other, and a relay of this process's own."""
@@ -86,12 +96,16 @@ class CutOff:
         with txpool.transaction():
             for each in ("1", "2"):
                 self.outbox.send(each, key="k")
-        environment = os.environ | {"TXPOOL_FAILPOINTS": f"{failpoint}=kill"}
-        done = preloaded.run("-c", RELAY, cwd=self.folder, env=environment)
-        assert done.returncode == -9, done.stderr
+        self.kill(RELAY, failpoint)
         if failpoint == "branch.commit-sent":  # what it has sent outlives it for a moment
             table = "txpool_spark.outbox" if self.kind == "postgresql" else "txpool_outbox"
             until(lambda: self.server("orders", f"select 1 from {table} where delivered_by is not null"))
+
+    def kill(self, program: str, failpoint: str) -> None:
+        """Run it in a process of its own, which ends there."""
+        environment = os.environ | {"TXPOOL_FAILPOINTS": f"{failpoint}=kill"}
+        done = preloaded.run("-c", program, cwd=self.folder, env=environment)
+        assert done.returncode == -9, done.stderr
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
@@ -159,4 +173,23 @@ def test_both_are_prepared_and_a_server_is_restarted(cut_off: CutOff, evidence: 
     until(lambda: _delivers(cut_off))
     assert cut_off.seen == {"2": ["1"]}
     assert (cut_off.databases.prepared(), cut_off.mariadb.names()) == ([], [])
+    evidence.add(Count.KILLS, 2)
+
+
+def test_a_sender_is_prepared_and_its_server_is_restarted(cut_off: CutOff, evidence: Evidence) -> None:
+    """Who sends under its key then waits for it, and so cannot be delivered before it."""
+    cut_off.kill(SENDER, "coordinator.decided")
+    if cut_off.kind == "mariadb":
+        cut_off.mariadb.restart("immediate")
+        cut_off.orders.flush()
+    wait = "innodb_lock_wait_timeout = 1" if cut_off.kind == "mariadb" else "lock_timeout = '1s'"
+    with pytest.raises(txpool.OperationalError, match=r"(?i)lock"), txpool.transaction():
+        with closing(cut_off.orders.connect()) as orders:
+            orders.cursor().execute(f"set {wait}")
+        cut_off.outbox.send("2", key="k")
+    cut_off.relay.deliver_all()  # which recovers first
+    with txpool.transaction():
+        cut_off.outbox.send("2", key="k")
+    until(lambda: (cut_off.relay.deliver_some(), cut_off.applied() == ["0", "1", "2"])[1])
+    assert cut_off.seen == {"1": ["0"], "2": ["0", "1"]}
     evidence.add(Count.KILLS, 2)

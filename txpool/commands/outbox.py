@@ -143,6 +143,7 @@ def errors_as_exit_codes(conf: Path | None) -> Iterator[None]:
             configure(conf)
         yield
     except Error as error:
-        Console(stderr=True, highlight=False, markup=False, emoji=False).print(str(error), style="red", soft_wrap=True)
+        text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+        Console(stderr=True, highlight=False, markup=False, emoji=False).print(text, style="red", soft_wrap=True)
         code = TxpoolExitCode.UNREACHABLE if isinstance(error, OperationalError) else TxpoolExitCode.WRONG
         raise typer.Exit(TxpoolExitCode.CONFIGURATION if isinstance(error, ConfigurationError) else code) from error

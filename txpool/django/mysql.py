@@ -19,7 +19,7 @@ from txpool.sql.dialects import MYSQL
 from txpool.tm.ambient import make_ambient, restore_ambient
 
 _FOUND_ROWS = 2
-_SCHEMA = re.compile(r"(?:create|alter|drop|rename|truncate) (?!(?:or replace )?temporary\b)")
+_CREATES = re.compile(r"create (?!or replace\b|temporary\b)")
 
 
 @cache
@@ -125,11 +125,12 @@ def wrapper_over(driver: str) -> Any:
             return True
 
         def executes_outside(self, statement: Any) -> bool:
-            """Whether it changes the schema, which commits by itself, and the transaction has done nothing yet.
+            """Whether it creates, which commits by itself, and the transaction has done nothing yet.
 
-            So Django makes the table of a cache, in `atomic`. Only in one that this alias has begun.
+            So Django makes the table of a cache, in `atomic`. Only in one that this alias has begun. What removes
+            something is refused there, as the database does: it would stay removed if the block rolls back.
             """
-            return self._begun is not None and _changes_schema(str(statement)) and self._has_done_nothing()
+            return self._begun is not None and _creates(str(statement)) and self._has_done_nothing()
 
         def _has_done_nothing(self) -> bool:
             block: Any = self._begun
@@ -155,9 +156,9 @@ def wrapper_over(driver: str) -> Any:
     return DatabaseWrapper
 
 
-def _changes_schema(statement: str) -> bool:
-    """Whether it does, and is the only statement of its text."""
-    return _SCHEMA.match(MYSQL.first_words(statement)) is not None and ";" not in statement.rstrip("; \n")
+def _creates(statement: str) -> bool:
+    """Whether it creates something, replaces nothing, and is the only statement of its text."""
+    return _CREATES.match(MYSQL.first_words(statement)) is not None and ";" not in statement.rstrip("; \n")
 
 
 def _time_of(value: Any, expression: Any, connection: Any) -> Any:

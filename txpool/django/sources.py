@@ -126,9 +126,11 @@ def with_address(settings_dict: dict[str, Any]) -> dict[str, Any]:
     """An alias's settings as Django's own engines have them: with a password, so never log or keep them."""
     loaded = _loaded[settings_dict[_SOURCE]]
     url = urlsplit(loaded.url)
-    options = dict(parse_qsl(url.query)) | loaded.connect_options()
+    options: dict[str, Any] = dict(parse_qsl(url.query)) | loaded.connect_options()
+    if files := {name: options[f"ssl_{name}"] for name in ("ca", "cert", "key") if f"ssl_{name}" in options}:
+        options["ssl"] = files  # as mysqlclient has PyMySQL's, and Django reads them
     return settings_dict | {
-        "HOST": unquote(url.hostname or "") or options.get("host") or options.get("unix_socket", ""),
+        "HOST": options.get("unix_socket") or unquote(url.hostname or "") or options.get("host", ""),
         "PORT": str(url.port or options.get("port") or ""),
         "USER": options.get("user") or unquote(url.username or ""),
         "PASSWORD": options.get("password", ""),

@@ -31,7 +31,7 @@ def recover(datasources: Iterable[Source], *, backoff: float | None = 0) -> list
 def why_not_ended(gtrid: str, datasources: Iterable[Source]) -> str:
     """Why a transaction may not have ended in each of its datasources, though it has committed in one; empty if it has.
 
-    It scans as `recover`, unless another living process is at it. Errors: as of `recover`.
+    It scans as `recover`. Errors: as of `recover`.
     """
     manager = get_manager()
     if manager.log is None:

@@ -65,7 +65,9 @@ class Outbox:
         self._table = outbox_table(part)
 
     def create(self) -> None:
-        """Create the table if it does not exist, outside any transaction. Errors: the database's own."""
+        """Create the table if it does not exist, outside any transaction; an earlier version's gets its new columns.
+
+        Errors: the database's own."""
         self._table.create(self._source)
 
     def send(self, payload: bytes | str, *, key: str | None = None) -> str:

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from txpool.datasource import known
-from txpool.errors import OperationalError, TransactionInDoubt, described
+from txpool.errors import HeuristicError, OperationalError, TransactionInDoubt, described
 from txpool.idempotency.on_demand import recover, why_not_ended
 from txpool.outbox.message import Message
 from txpool.resources.outbox import OutboxTable, Row
@@ -93,7 +93,10 @@ class Relay:
                 time.sleep(self._poll)
 
     def deliver_all(self) -> int:
-        """Deliver what can be delivered now; returns how many messages were. Errors: the outbox's database's own."""
+        """Deliver what can be delivered now; returns how many messages were.
+
+        Errors: ProgrammingError if there is no table, or an earlier version's; the outbox's database's own.
+        """
         delivered = 0
         with self._table.alone(self._source) as may:
             self._recover()
@@ -144,7 +147,7 @@ class Relay:
                 self._take_away(number, attempt, None if alone else delivery.gtrid)
         except _Taken:
             return DeliveryOutcome.WAITS
-        except TransactionInDoubt as error:
+        except (TransactionInDoubt, HeuristicError) as error:  # it may have committed
             logger.warning("outbox of %s: message %s: %s", self._source.name, begun.id, described(error))
             return DeliveryOutcome.WAITS
         except Exception as error:

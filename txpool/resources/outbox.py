@@ -45,6 +45,11 @@ _RETRY = "update {table} set parked = 0, attempts = 0 where parked = 1"
 _RETRY_ONE = f"{_RETRY} and id = ?"
 
 
+#: Seconds for which a lock of the whole table is awaited: to change it, and to look into it.
+_WAIT, _SHORT_WAIT = 10, 2
+_EARLIER: Final = "an earlier version of txpool has made the table of the outbox"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A message as the table has it."""
@@ -85,6 +90,8 @@ class OutboxTable(ABC):
     parameter: str
     #: SQL for the seconds since the oldest message was sent that is not parked.
     age: str
+    #: SQL that lets a session wait for a lock for so many seconds.
+    limit_waits: str
     #: Whether rows can be locked; else only one relay works at a time.
     locks_rows = True
 
@@ -94,7 +101,7 @@ class OutboxTable(ABC):
 
     @abstractmethod
     def create(self, source: OutboxDatasource) -> None:
-        """Create the table if it does not exist, outside any transaction."""
+        """Create the table if it does not exist, or give an earlier version's its columns. Outside any transaction."""
 
     @abstractmethod
     def outside(self, driver: Driver) -> AbstractContextManager[Any]:
@@ -105,19 +112,40 @@ class OutboxTable(ABC):
         """Whether the table exists. Errors: OperationalError or NotSupportedError if it is not one of txpool's."""
 
     @abstractmethod
+    def lacks(self, raw: Any) -> str:
+        """The statement that gives an earlier version's table its columns; empty if it has them, or does not exist."""
+
+    def bring_up_to_date(self, raw: Any) -> None:
+        """Give an earlier version's table its columns. It waits some time for transactions that use the table."""
+        while statement := self.lacks(raw):
+            self._limit_waits(raw, _WAIT)
+            try:
+                raw.cursor().execute(statement)
+            except Exception as error:
+                if self.lacks(raw) == statement:  # else another has done it meanwhile
+                    error.add_note(f"{_EARLIER}. As its owner, once no transaction uses it: {statement};")
+                    raise
+
+    @abstractmethod
     def names(self, cursor: Any) -> dict[str, str]:
         """The names of the `table` of messages, and of that of the `locks`."""
 
     @contextmanager
     def opened(self, source: OutboxDatasource) -> Iterator[Any]:
-        """A cursor in the ambient transaction; ProgrammingError if there is no table."""
+        """A cursor in the ambient transaction; ProgrammingError if there is no table, or an earlier version's."""
         if source not in self._checked:
             with self.outside(source.driver_adapter) as raw:
                 is_there = self.is_there(raw, source.driver_adapter, source.name)
+                statement = self.lacks(raw)
             if not is_there:
                 raise ProgrammingError(
                     f"datasource {source.name} has no outbox, and nothing was done: make it once, by `txpool outbox "
                     "init` and the datasource's file"
+                )
+            if statement:
+                raise ProgrammingError(
+                    f"datasource {source.name}: {_EARLIER}, and nothing was done: run `txpool outbox init` and the "
+                    f"datasource's file, or, as the table's owner: {statement};"
                 )
             self._checked.add(source)
         with closing(source.connect()) as connection:
@@ -128,10 +156,14 @@ class OutboxTable(ABC):
         with self.outside(driver) as raw:
             if not self.is_there(raw, driver, datasource):
                 return None
+            self._limit_waits(raw, _SHORT_WAIT)  # else a server's thread would go on waiting once nobody listens
             with closing(raw.cursor()) as cursor:
                 total, parked, oldest = self.state(cursor)
                 last = self._execute(cursor, _LAST_ERROR, []).fetchone() if parked else None
         return OutboxContent(total, parked, oldest, None if last is None else last[0])
+
+    def _limit_waits(self, raw: Any, seconds: int) -> None:
+        raw.cursor().execute(self.limit_waits.format(seconds))
 
     def alone(self, source: OutboxDatasource) -> AbstractContextManager[bool]:
         """For as long as a relay works: whether it may. False while another does, if only one can."""
@@ -143,11 +175,15 @@ class OutboxTable(ABC):
         """Insert a message. It waits for other transactions that have sent under the key, until they have ended."""
         if key is not None and self.locks_rows:
             lock = zlib.crc32(key.encode()) % LOCKS
-            if self._execute(cursor, _LOCK, [lock]).fetchone() is None:
+            if not self.take_lock(cursor, lock):
                 raise ProgrammingError(
                     f"the lock {lock} of the outbox is gone, and nothing was sent: run `txpool outbox init` again"
                 )
         self._execute(cursor, _INSERT, [message, key, payload, int(is_text)])
+
+    def take_lock(self, cursor: Any, number: int) -> bool:
+        """Take a lock of keys until the transaction has ended, also if the server restarts; False if it is gone."""
+        return self._execute(cursor, _LOCK, [number]).fetchone() is not None
 
     # -- what a relay does --------------------------------------------------------------------------------------
 
@@ -177,24 +213,25 @@ class OutboxTable(ABC):
 
         False if the message is not as it was when that began.
         """
-        return self._changes_one(cursor, _FAIL, [int(parked), error, number, attempts])
+        return self.changes_one(cursor, _FAIL, [int(parked), error, number, attempts])
 
     def delete(self, cursor: Any, number: int, attempts: int) -> bool:
         """Delete a message; False if it is not as it was when this delivery began."""
-        return self._changes_one(cursor, _DELETE, [number, attempts])
+        return self.changes_one(cursor, _DELETE, [number, attempts])
 
     def set_delivered(self, cursor: Any, number: int, attempts: int, gtrid: str) -> bool:
         """Note in a message which transaction delivers it; False if it is not as it was when this delivery began.
 
         The row is changed, since the lock of a row alone does not outlive a restart of every server.
         """
-        return self._changes_one(cursor, _DELIVERED, [gtrid, number, attempts])
+        return self.changes_one(cursor, _DELIVERED, [gtrid, number, attempts])
 
     def delete_delivered(self, cursor: Any, number: int, gtrid: str) -> bool:
         """Delete a message that this transaction has delivered; False if it is gone."""
-        return self._changes_one(cursor, _DELETE_DELIVERED, [number, gtrid])
+        return self.changes_one(cursor, _DELETE_DELIVERED, [number, gtrid])
 
-    def _changes_one(self, cursor: Any, statement: str, values: list[Any]) -> bool:
+    def changes_one(self, cursor: Any, statement: str, values: list[Any]) -> bool:
+        """Execute a statement that is to change one row; False if there is none."""
         changed: int = self._execute(cursor, statement, values).rowcount
         return changed == 1
 

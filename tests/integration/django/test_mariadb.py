@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.cache import caches
 from django.core.management import call_command
-from django.db import DataError, IntegrityError, connection, connections, transaction
+from django.db import DataError, Error, IntegrityError, connection, connections, transaction
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext, override_settings
 
@@ -18,6 +19,9 @@ import txpool
 from tests.integration.django.conftest import Shop
 from tests.support.recovery_site import Site
 from txpool import failpoints
+from txpool.config.settings import DataSourceSettings
+from txpool.django import sources
+from txpool.django.mysql import wrapper_over
 
 if TYPE_CHECKING:
     from tests.conftest import Require
@@ -110,7 +114,7 @@ def test_a_change_of_the_schema_is_refused_inside(mixed: Shop) -> None:
     assert mixed.numbers("shop") == []
 
 
-def test_a_change_of_the_schema_that_comes_first_is_done_outside(mixed: Shop, server: MySQLServer) -> None:
+def test_what_creates_and_comes_first_is_done_outside(mixed: Shop, server: MySQLServer) -> None:
     """It commits at once, as with Django's own engine; what follows is in the transaction."""
     shop = connections["shop"]
     for debug in (False, True):
@@ -135,6 +139,18 @@ def test_a_change_of_the_schema_that_comes_first_is_done_outside(mixed: Shop, se
     shop.force_debug_cursor = False
     assert mixed.all_numbers == [[], []]
     assert server.execute("show tables like 'other'", database="shop") == []
+
+
+def test_what_removes_and_comes_first_is_refused(mixed: Shop, server: MySQLServer) -> None:
+    """Outside, it would remove at once what the block that rolls back is to keep."""
+    server.execute("create table other (id int)", database="shop")
+    server.execute("insert into other values (1)", database="shop")
+    for statement in ("truncate table other", "drop table other", "create or replace table other (n int)"):
+        with pytest.raises(ZeroDivisionError), transaction.atomic("shop"):
+            with pytest.raises((Error, txpool.Error)):
+                connections["shop"].cursor().execute(statement)
+            raise ZeroDivisionError
+    assert list(server.execute("select id from other", database="shop")) == [(1,)]
 
 
 @pytest.mark.parametrize("within", [False, True])
@@ -197,3 +213,18 @@ def test_dbshell_and_copies_of_the_database(
     connections["shop"].creation.clone_test_db("1", verbosity=0)  # as for a process of `manage.py test --parallel`
     assert list(server.execute("select number from shop_order", database="shop_1")) == [(1,)]
     server.execute("drop database shop_1")
+
+
+def test_dbshell_takes_the_socket_and_the_files_of_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them it would lead to another server of this machine, or send the password to any."""
+    file = tmp_path / "shop.properties"
+    file.write_text(
+        "name = shop\ndriver = pymysql\nmode = xa\nurl = mysql://app@localhost/shop?unix_socket=/run/shop.sock\n"
+        "password = secret\ndriver.ssl_ca = /etc/ca.pem\n"
+    )
+    file.chmod(0o600)
+    monkeypatch.setitem(sources._loaded, "shop", DataSourceSettings.load(file))
+    client = wrapper_over("pymysql").client_class
+    arguments, environment = client.settings_to_cmd_args_env({"TXPOOL": "shop", "NAME": "shop"}, [])
+    assert arguments == ["mysql", "--user=app", "--socket=/run/shop.sock", "--ssl-ca=/etc/ca.pem", "shop"]
+    assert environment == {"MYSQL_PWD": "secret"}

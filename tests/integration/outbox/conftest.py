@@ -37,9 +37,13 @@ class Place:
         self.opened.append(DataSource(name=name, **self._options[name] | options))
         return self.opened[-1]
 
+    def plain(self, name: str) -> closing[Any]:
+        """A plain connection of the driver's own, which commits each statement."""
+        return closing(self._connect(name))
+
     def sql(self, name: str, statement: str) -> list[Any]:
-        """Execute over a plain connection of the driver's own."""
-        with closing(self._connect(name)) as connection:
+        """Execute over a plain connection."""
+        with self.plain(name) as connection:
             cursor = connection.cursor()
             cursor.execute(statement)
             return list(cursor.fetchall()) if cursor.description else []

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 import txpool
 from tests.integration.outbox.conftest import Place
 from tests.support.waiting import SECONDS
-from txpool import Outbox, TransactionInDoubt
+from txpool import HeuristicMixed, Outbox, TransactionInDoubt
+from txpool.log import open_log
 from txpool.outbox import Message
 from txpool.outbox import relay as relays
+from txpool.xid import make_gtrid
 
 
 @pytest.fixture(autouse=True)
@@ -177,12 +181,13 @@ def test_a_delivery_may_send(place: Place) -> None:
     assert place.applied() == ["first", "second"]
 
 
-def test_in_doubt_is_no_failure(place: Place) -> None:
+@pytest.mark.parametrize("kind", [TransactionInDoubt, HeuristicMixed])
+def test_what_may_have_committed_is_no_failure(place: Place, kind: type[txpool.TransactionError]) -> None:
     outbox = Outbox(place.datasource("orders", outbox_attempts=1))
     place.send("a1", key="a")
 
     def deliver(_: Message) -> None:
-        raise TransactionInDoubt("nobody knows", gtrid=None)
+        raise kind("nobody knows", gtrid=None)
 
     assert outbox.relay(deliver).deliver_all() == 0
     assert (outbox.state().parked, outbox.state().waiting) == (0, 1)
@@ -204,3 +209,14 @@ def test_no_transaction_is_open_between_messages(place: Place) -> None:
     place.send("a1")
     place.outbox.relay(place.apply).deliver_all()
     assert txpool.current() is None
+
+
+def test_the_relay_that_has_delivered_lives_and_relays_no_more(place: Place, tmp_path: Path) -> None:
+    """Nobody but another one can delete its message then: the log and the databases tell whether it has ended."""
+    place.send("a1", "a2", key="a")
+    with closing(open_log(f"sqlite:///{tmp_path}/log", node="tests")) as log:
+        gtrid = make_gtrid(log.node, log.incarnation, 1)
+        table = "txpool_spark.outbox" if place.kind == "postgresql" else "txpool_outbox"
+        place.sql("orders", f"update {table} set delivered_by = '{gtrid}' where number = 1")
+        assert place.outbox.relay(place.apply).deliver_all() == 1
+    assert (place.applied(), place.left()) == (["a2"], 0)

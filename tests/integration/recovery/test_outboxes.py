@@ -6,6 +6,7 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import txpool
@@ -111,3 +112,14 @@ def test_it_waits_for_no_lock(sent: Site) -> None:
                 found = manager.outboxes()
     txpool.configure()
     assert [(each.waiting, each.parked) for each in found] == [(2, 1), (0, 0)]
+
+
+def test_no_session_waits_on_for_a_lock_of_the_table(sent: Site) -> None:
+    """Each scan would leave one more behind."""
+    with psycopg.connect(sent.databases.dsn("one")) as other:
+        other.execute("lock table txpool_spark.outbox in access exclusive mode")
+        with closing(sent.manager()) as manager:
+            found = next(each for each in manager.outboxes() if each.datasource == "one")
+        waiting = sent.databases.rows("one", "select count(*) from pg_stat_activity where wait_event_type = 'Lock'")
+    assert "lock timeout" in found.reason
+    assert waiting == [(0,)]

@@ -101,8 +101,12 @@ class DuckDBRawConnection:
                 "would write into one file. Nothing was done. Fork before the first connection (gunicorn without "
                 "--preload), or use the start method spawn"
             )
-        self.db = duckdb.connect(path, config=config)
-        _open.add(self)
+        _open.add(self)  # first: another thread may fork while it opens
+        try:
+            self.db = duckdb.connect(path, config=config)
+        except BaseException:
+            _open.discard(self)
+            raise
         self.closed = False
         (self.catalog,) = self.db.execute("select current_database()").fetchone()  # type: ignore[misc]
 
@@ -171,7 +175,7 @@ class DuckDBRawConnection:
 def _after_fork_in_child() -> None:
     for raw in _open:
         _inherited.append(raw)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(raw.db))  # also when the interpreter ends
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(getattr(raw, "db", None)))  # also when the interpreter ends
     _open.clear()
 
 

@@ -30,6 +30,7 @@ class SQLiteOutbox(OutboxTable):
     """The table of messages in SQLite."""
 
     parameter = "?"
+    limit_waits = "pragma busy_timeout = {}000"
     age = "(julianday('now') - julianday(min(case when parked = 0 then made_at end))) * 86400"
     locks_rows = False
 
@@ -38,6 +39,7 @@ class SQLiteOutbox(OutboxTable):
             raw.execute("pragma query_only = off")
             # SQLite keeps the text of the statement, and in it the format.
             raw.execute(f"create table if not exists {_NAMES['table']} (/* {FORMAT} */ {_COLUMNS})")
+            self.bring_up_to_date(raw)
 
     def outside(self, driver: Driver) -> AbstractContextManager[Any]:
         return _outside_pool(driver)
@@ -47,6 +49,10 @@ class SQLiteOutbox(OutboxTable):
         if found is not None:
             require_format(_NAMES["table"], found[0])
         return found is not None
+
+    def lacks(self, raw: Any) -> str:
+        names = [name for _, name, *_ in raw.execute(f"pragma main.table_info({_NAME})")]
+        return f"alter table {_NAME} add column delivered_by text" if names and "delivered_by" not in names else ""
 
     @contextmanager
     def alone(self, source: OutboxDatasource) -> Iterator[bool]:

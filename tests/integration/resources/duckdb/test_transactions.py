@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -120,6 +121,29 @@ def test_a_forked_process_does_not_open_it(ducks: DataSource) -> None:
     in_child(work)
     execute(ducks, "insert into t values (2)")
     assert rows(ducks) == [1, 2]
+
+
+def test_a_process_that_is_forked_while_it_opens_does_not_open_it(
+    ducks: DataSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if another thread forked: DuckDB has the file open already, and this connection is not there yet."""
+    import duckdb
+
+    def work() -> None:
+        monkeypatch.undo()
+        with pytest.raises(txpool.OperationalError, match="a forked process cannot open DuckDB"):
+            other.connect()
+
+    def connect(*args: Any, **options: Any) -> Any:
+        opened = actual(*args, **options)
+        in_child(work)
+        return opened
+
+    ducks.close()
+    actual = duckdb.connect
+    with DataSource("other", driver="duckdb", mode="local", url=f"duckdb:///{tmp_path}/other.duckdb") as other:
+        monkeypatch.setattr(duckdb, "connect", connect)
+        other.connect().close()
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,16 @@ _FILL: Final = qualified(
 _DESCRIBED: LiteralString = qualified(
     "select obj_description(oid, 'pg_class') from pg_class where oid = to_regclass(%s)"
 )
+_LACKS: LiteralString = qualified(
+    "select not bool_or(attname = 'delivered_by') from pg_attribute where attrelid = to_regclass(%s)"
+)
 
 
 class PostgreSQLOutbox(OutboxTable):
     """The table of messages in PostgreSQL."""
 
     parameter = "%s"
+    limit_waits = "set lock_timeout = '{}s'"
     age = "extract(epoch from (now() - min(case when parked = 0 then made_at end)))"
 
     def create(self, source: OutboxDatasource) -> None:
@@ -48,6 +52,7 @@ class PostgreSQLOutbox(OutboxTable):
         create_table(cursor, _LOCKS, "number integer primary key")
         cursor.execute(_FILL)
         create_table(cursor, _TABLE, _COLUMNS)
+        self.bring_up_to_date(connection)
 
     def outside(self, driver: Driver) -> AbstractContextManager[Any]:
         return outside_pool(driver)
@@ -59,6 +64,10 @@ class PostgreSQLOutbox(OutboxTable):
         if found is not None:
             require_format(_TABLE, found[0])
         return found is not None
+
+    def lacks(self, raw: Any) -> str:
+        (lacks,) = raw.cursor().execute(_LACKS, [_TABLE]).fetchone()
+        return f"alter table {_TABLE} add column delivered_by pg_catalog.text" if lacks else ""
 
     def names(self, cursor: Any) -> dict[str, str]:
         return _NAMES

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LOCKS: Final = 1024
 #: How many rows are looked at together.
 WINDOW: Final = 1000
+#: How many rows one statement names: SQLite's expressions have at most 1,000 levels.
+_TOGETHER = 500
 _MAX_ERROR = 1000
 
 _LOCK = "select number from {locks} where number = ? for update skip locked"
@@ -138,19 +140,22 @@ class MessageTables(ABC):
     def read(self, cursor: Any, queue: str, numbers: Sequence[int], *, wait: bool = False) -> list[QueuedRow]:
         """Those rows of the queue: the transaction holds them now. Without `wait`, not those that others hold."""
         lock = ("" if wait else " skip locked") if self.locks_rows else None
-        where = " or ".join(["number = ?"] * len(numbers)) + ") order by number"
-        text = _READ + where + ("" if lock is None else f" for update{lock}")
+        rows: list[Any] = []
+        for some in _shares(numbers):
+            where = " or ".join(["number = ?"] * len(some)) + ") order by number"
+            text = _READ + where + ("" if lock is None else f" for update{lock}")
+            rows += self._execute(cursor, text, [queue, *some]).fetchall()
         return [
             QueuedRow(int(number), message, key, _bytes(body), json.loads(headers), float(sent), int(tries), bool(due))
-            for number, message, key, body, headers, sent, tries, due in self._execute(
-                cursor, text, [queue, *numbers]
-            ).fetchall()
+            for number, message, key, body, headers, sent, tries, due in rows
         ]
 
     def delete(self, cursor: Any, numbers: Sequence[int]) -> int:
         """Delete rows, which the transaction holds; returns how many there were."""
-        where = " or ".join(["number = ?"] * len(numbers))
-        deleted: int = self._execute(cursor, _DELETE + where, list(numbers)).rowcount
+        deleted = 0
+        for some in _shares(numbers):
+            where = " or ".join(["number = ?"] * len(some))
+            deleted += self._execute(cursor, _DELETE + where, list(some)).rowcount
         return deleted
 
     def count(self, cursor: Any, number: int) -> None:
@@ -201,6 +206,10 @@ class MessageTables(ABC):
     def spelled(self, statement: str) -> str:
         """The statement as the database gets it."""
         return statement
+
+
+def _shares(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (numbers[first : first + _TOGETHER] for first in range(0, len(numbers), _TOGETHER))
 
 
 def _bytes(found: Any) -> bytes | None:

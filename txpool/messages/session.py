@@ -126,6 +126,7 @@ class MessageSession(ABC):
 
         Waits up to `timeout` seconds for the first. If the transaction rolls back, they are received again. Errors:
         ProgrammingError outside a transaction, or if another thread is receiving; the transaction's and the broker's.
+        With an error, the transaction rolls back.
         """
         ambient = current()
         if ambient is None:
@@ -137,8 +138,7 @@ class MessageSession(ABC):
         try:
             return self._receive(ambient, max_messages, timeout)
         except BaseException as error:
-            if not isinstance(error, Exception):
-                ambient.set_rollback_only(error)
+            ambient.set_rollback_only(error)  # it may have taken some, which nobody has got
             raise
 
     @abstractmethod

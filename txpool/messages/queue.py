@@ -54,25 +54,24 @@ class QueueSession(MessageSession):
     def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]:
         deadline = time.monotonic() + timeout
         while True:
-            rows = self._take(ambient, most)
+            rows = self._held(ambient, most)
+            if rows:
+                self._delete(rows)
             if rows or time.monotonic() >= deadline:
                 return [_message(row) for row in rows]
             ambient.require_active()
             self.wait(min(_POLL, deadline - time.monotonic()))
 
-    def _take(self, ambient: Transaction, most: int) -> list[QueuedRow]:
-        taken: list[QueuedRow] = []
+    def _held(self, ambient: Transaction, most: int) -> list[QueuedRow]:
+        """The first rows that can be received, which the transaction holds now."""
+        held: list[QueuedRow] = []
+        keys: dict[str | None, bool] = {}
         after = -1
-        while len(taken) < most:
-            window = self._window(ambient, after)
-            if not window:
-                break
+        while len(held) < most and (window := self._window(ambient, after)):
             after = window[-1][0]
             with self._cursor() as cursor:
-                taken += self._hold(cursor, window, most - len(taken))
-        if taken:
-            self._delete(taken)
-        return taken
+                held += self._hold(cursor, window, most - len(held), keys)
+        return held
 
     def _window(self, ambient: Transaction, after: int) -> list[tuple[int, str | None, bool]]:
         if self._tables.reads_snapshots and ambient is current():
@@ -90,8 +89,13 @@ class QueueSession(MessageSession):
         """The ids of what a transaction has sent itself: that is received once it has committed."""
         return set() if ambient is None else ambient.values.setdefault(self, set())
 
-    def _hold(self, cursor: Any, window: list[tuple[int, str | None, bool]], most: int) -> list[QueuedRow]:
-        """The first of those rows that are due and that nobody else has; the transaction holds them then."""
+    def _hold(
+        self, cursor: Any, window: list[tuple[int, str | None, bool]], most: int, keys: dict[str | None, bool]
+    ) -> list[QueuedRow]:
+        """The first of those rows that are due and that nobody else has; the transaction holds them then.
+
+        `keys` says whether messages of a key may be taken, as far as that is known of the rows before.
+        """
         if not self._ordered:
             due = [number for number, _, is_due in window if is_due]
             held: list[QueuedRow] = []
@@ -99,7 +103,6 @@ class QueueSession(MessageSession):
                 some, due = due[: most - len(held)], due[most - len(held) :]
                 held += [row for row in self._tables.read(cursor, self._queue, some) if row.due]
             return held
-        keys: dict[str | None, bool] = {}  # whether messages of that key may be taken
         numbers: list[int] = []
         for number, key, is_due in window:
             if key is None or not is_due:
@@ -131,24 +134,34 @@ class QueueSession(MessageSession):
     def wait(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         while True:
-            if any(due for _, _, due in apart(lambda: self._look(-1))):
+            if apart(self._any_due):
                 return True
             if time.monotonic() >= deadline:
                 return False
             time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
 
+    def _any_due(self) -> bool:
+        waiting: set[str | None] = set()  # keys of which a message is not due yet
+        after = -1
+        while window := self._look(after):
+            for after, key, due in window:
+                if due and not (self._ordered and key in waiting):
+                    return True
+                if key is not None and not due:
+                    waiting.add(key)
+        return False
+
     def begin_one(self) -> ReceivedMessage | None:
         with transaction() as ambient:
-            window = self._window(ambient, -1)
+            found = self._held(ambient, 1)
             with self._cursor() as cursor:
-                found = self._hold(cursor, window, 1)
                 for row in found:
                     self._tables.count(cursor, row.number)
         return _message(found[0]) if found else None
 
     def receive_one(self, message: ReceivedMessage) -> bool:
         with self._cursor() as cursor:
-            held = self._hold(cursor, [(message.place, message.key, True)], 1)
+            held = self._hold(cursor, [(message.place, message.key, True)], 1, {})
         if held:
             self._delete(held)
         return bool(held)

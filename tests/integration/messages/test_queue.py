@@ -12,6 +12,7 @@ import txpool
 from tests.integration.outbox.conftest import Place
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.outbox import Message as Sent
+from txpool.resources.messages.tables import MessageTables
 
 Queue = Callable[..., MessageSession]
 
@@ -121,6 +122,47 @@ def test_of_one_key_one_transaction_receives_and_in_order(queue: Queue, place: P
         assert texts(session.receive(1)) == ["a1"]
         assert in_thread(lambda: drained(session)) == ["b1", "x"]
     assert drained(session) == ["a2"]
+
+
+def test_behind_very_many_delayed_messages_others_are_found_and_keys_keep_their_order(queue: Queue) -> None:
+    session, ordered = queue(), queue(queue="ordered", queue_ordered="true")
+    with txpool.transaction():
+        for number in range(1001):
+            session.send("late", delay=3600)
+            ordered.send("late", key="a" if number == 0 else f"{number}", delay=3600)
+    session.send("now")
+    ordered.send("behind", key="a")
+    ordered.send("now", key="b")
+    done: list[str] = []
+    for each in (session, ordered):
+        assert each.wait(0)
+        assert txpool.consumer(each)(lambda messages: done.extend(texts(messages))).run(once=True) == 1
+        assert done.pop() == "now"
+    with txpool.transaction() as ambient:
+        ambient.may_be_empty = True
+        assert ordered.receive(10) == []
+
+
+def test_very_many_messages_are_received_together(queue: Queue) -> None:
+    session = queue()
+    with txpool.transaction():
+        for number in range(1100):
+            session.send(str(number))
+    with txpool.transaction():
+        assert texts(session.receive(5000)) == [str(number) for number in range(1100)]
+    assert drained(session) == []
+
+
+def test_who_ignores_an_error_of_receive_takes_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = queue()
+    session.send("one")
+    delete = MessageTables.delete
+    with pytest.raises(txpool.TransactionRolledBack), txpool.transaction():
+        monkeypatch.setattr(MessageTables, "delete", lambda *given: delete(*given) - 1)
+        with pytest.raises(txpool.OperationalError, match="are gone"):
+            session.receive()
+    monkeypatch.undo()
+    assert drained(session) == ["one"]
 
 
 def test_a_failed_batch_is_done_one_by_one_and_the_culprit_is_parked(queue: Queue) -> None:

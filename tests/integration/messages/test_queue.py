@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import txpool
 from tests.integration.outbox.conftest import Place
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.outbox import Message as Sent
-from txpool.resources.messages.tables import MessageTables
+from txpool.resources.messages.tables import MessageTables, Outgoing, tables_of
 
 Queue = Callable[..., MessageSession]
 
@@ -226,6 +227,15 @@ def test_a_deleted_row_is_said(queue: Queue, place: Place) -> None:
         ambient.may_be_empty = True
         assert not session.receive_one(message)
     assert not session.park(message, "bad")
+
+
+def test_an_id_of_another_broker_is_kept_whole(queue: Queue, place: Place) -> None:
+    session = queue()
+    sent = Outgoing("i" * 300, b"", None, {}, 0)
+    with txpool.transaction(), closing(place.orders.connect()) as connection:
+        tables_of(place.orders).insert(connection.cursor(), "orders", sent, "bad")
+    with txpool.transaction():
+        assert session.receive()[0].id == "i" * 300
 
 
 def test_no_session(place: Place, tmp_path: Path) -> None:

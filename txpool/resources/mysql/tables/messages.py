@@ -18,7 +18,7 @@ _NAMES: Final = {
 }
 _NAME: Final = "varchar(249) character set utf8mb4 collate utf8mb4_bin not null"
 _MESSAGES: Final = f"""
-    number bigint auto_increment primary key, queue {_NAME}, id varchar(36) character set ascii not null,
+    number bigint auto_increment primary key, queue {_NAME}, id text character set utf8mb4 not null,
     message_key text character set utf8mb4, body longblob, headers mediumtext character set utf8mb4 not null,
     sent_at double not null, due double not null, tries int not null default 0, error text character set utf8mb4,
     key (queue, number)

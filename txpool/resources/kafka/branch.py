@@ -186,8 +186,10 @@ def end_branch(wire: Wire, record: BranchRecord, *, commit: bool) -> tuple[Branc
 
 
 def _end(wire: Wire, producer: Producer, parts: Parts, *, commit: bool) -> tuple[BranchOutcome, str]:
-    if wire.end(producer, time.monotonic() + WAIT, commit=commit):
-        return _ended(wire.state(producer.transactional_id, time.monotonic() + WAIT), producer, commit=commit)
+    refused = wire.end(producer, time.monotonic() + WAIT, commit=commit)
+    if refused:
+        state = wire.state(producer.transactional_id, time.monotonic() + WAIT)
+        return _ended(state, producer, refused, commit=commit)
     left = _left_open(wire, producer, parts) if commit else ""
     if left:
         return BranchOutcome.UNKNOWN, left
@@ -203,17 +205,17 @@ def _producer_of(record: BranchRecord) -> Producer | None:
         return None
 
 
-def _ended(found: State | None, producer: Producer, *, commit: bool) -> tuple[BranchOutcome, str]:
-    """How a transaction has ended that the broker does not end any more."""
+def _ended(found: State | None, producer: Producer, refused: str, *, commit: bool) -> tuple[BranchOutcome, str]:
+    """How a transaction has ended that the broker has refused to end, with this error."""
     if found is None or found.producer.id != producer.id:
         return BranchOutcome.LOST, ""
-    if found.state == "CompleteCommit":
-        return BranchOutcome.COMMITTED, ""
+    if found.state == "CompleteCommit":  # of another epoch it is another's, who has begun under this id
+        return (BranchOutcome.COMMITTED if found.producer == producer else BranchOutcome.LOST), ""
     if found.state == "CompleteAbort":  # as the broker does when its timeout is over
         return BranchOutcome.ROLLED_BACK, ""
     if found.state == "Empty":  # nothing was sent; or another has begun under this id, which ended it
         return (BranchOutcome.ROLLED_BACK if not commit and found.producer == producer else BranchOutcome.LOST), ""
-    return BranchOutcome.UNKNOWN, f"the broker is ending it: {found.state}"
+    return BranchOutcome.UNKNOWN, f"the broker has refused to end it ({refused}), and says that it is {found.state}"
 
 
 def _left_open(wire: Wire, producer: Producer, parts: Parts) -> str:
@@ -229,8 +231,12 @@ def _left_open(wire: Wire, producer: Producer, parts: Parts) -> str:
         try:
             parts = wire.left_open(producer, parts)
         except UnknownTopicOrPartitionError:
-            logger.warning("%s: a topic that it has sent to is gone, and its messages with it", producer)
-            return ""
+            parts, sent = [], parts
+            for part in sent:
+                try:
+                    parts += wire.left_open(producer, [part])
+                except UnknownTopicOrPartitionError:
+                    logger.warning("%s: %s partition %d is gone, and its messages with it", producer, *part)
         if not parts:
             return ""
         if time.monotonic() >= deadline:

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txpool.datasource import known
-from txpool.errors import HeuristicCommit, HeuristicHazard, HeuristicMixed, TransactionInDoubt, described
+from txpool.errors import (
+    ConfigurationError,
+    HeuristicCommit,
+    HeuristicHazard,
+    HeuristicMixed,
+    TransactionInDoubt,
+    described,
+)
 from txpool.idempotency.on_demand import recover
 from txpool.messages.session import MessageSession, ReceivedMessage, session
 from txpool.tm.demarcation.block import transaction
@@ -78,9 +85,11 @@ class Consumer:
             except Exception as error:
                 failures += 1
                 logger.error("%s: nothing can be received now: %s", source.name, described(error))
-                if once:
+                if once or isinstance(error, ConfigurationError):
                     raise
-                time.sleep(min(_LONGEST_WAIT, 0.1 * 2.0 ** min(failures, 10)))
+                until = time.monotonic() + min(_LONGEST_WAIT, 0.1 * 2.0 ** min(failures, 10))
+                while not stopped() and (left := until - time.monotonic()) > 0:
+                    time.sleep(min(1.0, left))
         return done
 
     def _batch(self, source: MessageSession) -> tuple[int, bool]:
@@ -123,6 +132,7 @@ class Consumer:
             logger.warning("%s: %d messages: %s", source.name, len(messages), described(error))
             return 0, None
         except _NEVER_AGAIN as error:
+            logger.error("%s: %d messages were done in part: %s", source.name, len(messages), described(error))
             for message in messages:  # done again, a part of their work would happen twice
                 self._park(source, message, f"done in part: {described(error)}")
             return 0, None

@@ -144,7 +144,8 @@ class QueueSession(MessageSession):
         waiting: set[str | None] = set()  # keys of which a message is not due yet
         after = -1
         while window := self._look(after):
-            for after, key, due in window:
+            after = window[-1][0]
+            for _, key, due in window:
                 if due and not (self._ordered and key in waiting):
                     return True
                 if key is not None and not due:

@@ -59,6 +59,7 @@ class KafkaSession(MessageSession):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         settings = source.settings
+        MANAGER.require_client(settings)
         self._topic: str = settings.topic or ""
         self._group = settings.group
         self._parts = (0, 0.0)
@@ -104,19 +105,20 @@ class KafkaSession(MessageSession):
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]:
-        deadline = time.monotonic() + timeout
+        deadline, left = time.monotonic() + timeout, 0.0
         with self._alone():
             begun = self._begun(ambient)
-            while True:
+            for again in itertools.count():
                 taken: list[ReceivedMessage] = []
                 for number, buffer in [*self._buffers.items()]:
                     if len(taken) < most and buffer.not_before <= time.monotonic():
                         taken += self._take(begun, number, buffer, most - len(taken))
-                left = deadline - time.monotonic()
-                if taken or left < 0:
-                    return taken
+                if taken or (again and left <= 0):
+                    break
                 ambient.require_active()
+                left = max(0.0, deadline - time.monotonic())
                 self._poll(min(1.0, left))
+            return taken
 
     def _begun(self, ambient: Transaction) -> dict[int, tuple[int, int]]:
         """By partition: where this transaction's work begins, and where it ends."""
@@ -128,10 +130,12 @@ class KafkaSession(MessageSession):
         return begun
 
     def _drop(self, begun: dict[int, tuple[int, int]], status: Status) -> None:
-        for number, (_, after) in begun.items() if status is Status.COMMITTED else ():
-            buffer = self._buffers.get(number)
-            if buffer is not None:
-                self._trim(number, buffer, after)
+        if status is Status.COMMITTED:
+            with suppress(ProgrammingError), self._alone():  # another thread that receives sees it by itself
+                for number, (_, after) in begun.items():
+                    buffer = self._buffers.get(number)
+                    if buffer is not None:
+                        self._trim(number, buffer, after)
 
     def _take(
         self, begun: dict[int, tuple[int, int]], number: int, buffer: _Buffer, most: int
@@ -208,15 +212,17 @@ class KafkaSession(MessageSession):
 
     def park(self, message: ReceivedMessage, error: str) -> bool:
         part, offset, _ = message.place
-        tables, headers, key = tables_of(self.datasource), dict(message.headers), message.key
+        tables, headers, key, made = tables_of(self.datasource), dict(message.headers), message.key, message.id
         if key is not None and readable(key) != key:  # which not every database could keep
             key, headers["txpool-key"] = readable(key), key
+        if readable(made) != made:  # it is a header, and anybody's text
+            made, headers[_ID] = readable(made), made
         try:
             with transaction(), self._cursor() as cursor:
                 position = self._position(part)[0]
                 if position > offset or not tables.advance(cursor, self._part(part), position, offset + 1):
                     raise _DoneAlready
-                tables.insert(cursor, self.parking, Outgoing(message.id, message.body, key, headers, 0), error)
+                tables.insert(cursor, self.parking, Outgoing(made, message.body, key, headers, 0), error)
         except _DoneAlready:
             return False
         return True
@@ -225,10 +231,10 @@ class KafkaSession(MessageSession):
 
     def _poll(self, timeout: float) -> None:
         consumer = self._kafka()
-        if self._polling:  # an interrupt may have lost what the last one has returned
-            for number, buffer in [*self._buffers.items()]:
-                self._seek(number, buffer.end)
+        if self._polling:  # an interrupt may have lost what the last one has returned, or kept it in part
+            self._buffers.clear()
         self._polling = True
+        self._pause(consumer)
         polled = consumer.poll(timeout_ms=int(max(0.0, timeout) * 1000))
         assigned = {place.partition: place for place in consumer.assignment()}
         for number in self._buffers.keys() - assigned.keys():
@@ -240,19 +246,27 @@ class KafkaSession(MessageSession):
             filled = self._buffers.get(place.partition)
             if filled is not None:
                 filled.records += [each for each in records if each.offset >= filled.end]
-                filled.end = max(filled.end, consumer.position(place) or filled.end)
+                position = consumer.position(place, timeout_ms=1000)
+                filled.end = max(filled.end, position or 0, records[-1].offset + 1)
+                if position is not None and position < filled.end:  # a rebalance has set it back to the topic's begin
+                    consumer.seek(place, filled.end)
         self._polling = False
+
+    def _pause(self, consumer: KafkaConsumer) -> None:
+        """Poll nothing of the partitions that wait for a message to be tried again: the rest would fill the memory."""
+        for place in consumer.assignment():
+            buffer = self._buffers.get(place.partition)
+            waits = buffer is not None and buffer.not_before > time.monotonic()
+            (consumer.pause if waits else consumer.resume)(place)
 
     def _seek(self, number: int, position: int) -> None:
         from kafka import TopicPartition
 
         place = TopicPartition(self._topic, number)
-        buffer = self._buffers.get(number)
-        if buffer is None or position != buffer.end:
-            self._buffers[number] = _Buffer(position)
         consumer = self._kafka()
         if place in consumer.assignment():
             consumer.seek(place, position)
+        self._buffers[number] = _Buffer(position)  # behind the seek: an interrupt between them leaves no gap
 
     def _kafka(self) -> KafkaConsumer:
         if self._consumer is None or self._consumer[0] != os.getpid():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaProducer
 
 import txpool
 from recovery.manager import RecoveryManager
@@ -21,6 +24,7 @@ from tests.support.kafka.fixtures import kafka, topics, write_site
 from txpool.datasource import registry
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.kafka import branch
 from txpool.resources.kafka.branch import end_branch, evidence_of
 from txpool.resources.kafka.wire import Producer, Record, Wire
 from txpool.xid import parse
@@ -158,33 +162,107 @@ def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
     assert site.sql("select queue, body, error from txpool_messages") == [("in-parked", b"bad", "ValueError: bad?")]
 
 
-def test_an_interrupt_behind_a_poll_loses_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receive_that_does_not_wait_polls_all_the_same(site: Site) -> None:
+    site.inward.send("one")
+    deadline = time.monotonic() + 60
+    with txpool.transaction():
+        while not (found := site.inward.receive()):
+            assert time.monotonic() < deadline
+        work(found)
+
+
+@pytest.mark.parametrize("method", ["poll", "position"])
+def test_an_interrupt_behind_a_poll_loses_nothing(site: Site, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     site.inward.send("one")
     with txpool.transaction() as ambient:
         ambient.may_be_empty = True
         site.inward.receive(1, timeout=60)
     site.inward.send("two")
     consumer = site.inward._kafka()  # type: ignore[attr-defined]
-    poll = consumer.poll
+    called = getattr(consumer, method)
     lost = []
 
-    def interrupted(**arguments: Any) -> Any:
-        found = poll(**arguments)
+    def interrupted(*given: Any, **arguments: Any) -> Any:
+        found = called(*given, **arguments)
         if found and not lost:
             lost.append(found)
             raise KeyboardInterrupt
         return found
 
-    monkeypatch.setattr(consumer, "poll", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        while not site.inward.wait(1):
-            pass
+    monkeypatch.setattr(consumer, method, interrupted)
+    with pytest.raises(KeyboardInterrupt), txpool.transaction() as ambient:
+        ambient.may_be_empty = True
+        site.inward.receive(10, timeout=60)
+    received: list[str] = []
+    with txpool.transaction():
+        while "two" not in received:
+            found = site.inward.receive(10, timeout=60)
+            received += texts(found)
+            work(found)
+        assert site.inward.receive(10, timeout=0.5) == []
+    assert received == ["two"]
+
+
+def test_a_position_that_a_rebalance_has_set_back_is_put_right(site: Site) -> None:
+    for text in ("one", "two"):
+        site.inward.send(text)
     with txpool.transaction():
         found = site.inward.receive(10, timeout=60)
-        while texts(found) == ["one"]:
-            found = site.inward.receive(10, timeout=60)
+        while len(found) < 2:
+            found += site.inward.receive(10, timeout=60)
         work(found)
-    assert texts(found)[-1] == "two"
+    consumer = site.inward._kafka()  # type: ignore[attr-defined]
+    (place,) = consumer.assignment()
+    end = consumer.position(place)
+    consumer.config["max_poll_records"] = 1
+    consumer.seek(place, 0)
+    deadline = time.monotonic() + 60
+    while consumer.position(place) == 0:
+        assert not site.inward.wait(1)
+        assert time.monotonic() < deadline
+    assert consumer.position(place) == end
+
+
+def test_what_waits_for_another_try_fills_no_memory(site: Site) -> None:
+    site.inward.send("bad")
+    deadline = time.monotonic() + 60
+    while (message := site.inward.begin_one()) is None:
+        site.inward.wait(1)
+        assert time.monotonic() < deadline
+    site.inward.failed(message, "bad", 3600)
+    site.inward.send("two")
+    for _ in range(4):
+        assert not site.inward.wait(0.3)
+    (buffer,) = site.inward._buffers.values()  # type: ignore[attr-defined]
+    assert [each.value for each in buffer.records] == [b"bad"]
+    buffer.not_before = 0.0
+    with txpool.transaction():
+        while "two" not in texts(found := site.inward.receive(10, timeout=60)):
+            work(found)
+        work(found)
+
+
+def test_what_has_a_strange_id_can_be_parked(site: Site) -> None:
+    with closing(KafkaProducer(bootstrap_servers=site.broker.address)) as producer:
+        headers = [("txpool-id", b"x\0\xff" + b"y" * 2000)]
+        producer.send(site.topics[0], b"bad", headers=headers).get(60)
+
+    @txpool.consumer(site.inward, max_messages=2, poll=5)
+    def refuse(_: list[ReceivedMessage]) -> None:
+        raise ValueError
+
+    refuse.run(lambda: site.inward.parked()[0] == 1)
+    ((made, headers_kept),) = site.sql("select id, headers from txpool_messages")
+    assert made == "x??" + "y" * 997
+    assert json.loads(headers_kept)["txpool-id"] == "x\0\udcff" + "y" * 2000
+
+
+def test_without_its_client_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "out.properties"
+    file.write_text("driver = kafka\nurl = kafka://localhost\ntopic = out\n")
+    monkeypatch.setitem(sys.modules, "kafka", None)
+    with pytest.raises(txpool.ConfigurationError, match=r"txpool\[kafka\]"):
+        txpool.session(file)
 
 
 def prepared(site: Site, name: str, timeout: float = 30) -> Producer:
@@ -237,6 +315,21 @@ def test_a_stranger_who_takes_the_id_is_no_commit(site: Site) -> None:
     site.wire.begin(record.xid.joined, 30, time.monotonic() + 30)
     assert end_branch(site.wire, record, commit=True)[0] is BranchOutcome.LOST
     assert site.out() == []
+
+
+def test_what_a_stranger_commits_under_the_id_is_not_ours(site: Site) -> None:
+    record = record_of(site, prepared(site, name_of(site)))
+    other = prepared(site, record.xid.joined)
+    site.wire.end(other, time.monotonic() + 30, commit=True)
+    assert end_branch(site.wire, record, commit=True)[0] is BranchOutcome.LOST
+
+
+def test_a_topic_that_is_gone_hides_no_other_that_is_open(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(branch, "_VISIBLE", 0.1)
+    producer = prepared(site, name_of(site))
+    parts = [("gone", 0), (site.topics[1], 0)]
+    assert site.topics[1] in branch._left_open(site.wire, producer, parts)
+    assert end_branch(site.wire, record_of(site, producer), commit=True) == (BranchOutcome.COMMITTED, "")
 
 
 def test_missing_markers_are_written(site: Site) -> None:

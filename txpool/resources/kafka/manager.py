@@ -73,14 +73,20 @@ class Kafka(ResourceManager):
         return ",".join(each if ":" in each else f"{each}:9092" for each in hosts.split(","))
 
     def _wire(self, settings: DataSourceSettings) -> Wire:
+        self.require_client(settings)
+        from txpool.resources.kafka.wire import Wire
+
+        return Wire(self.address(settings), self.options(settings))
+
+    def require_client(self, settings: DataSourceSettings) -> None:
+        """ConfigurationError if kafka-python is missing."""
         try:
-            from txpool.resources.kafka.wire import Wire
+            import kafka  # noqa: F401
         except ImportError as error:
             raise ConfigurationError(
                 f"datasource {settings.name}: driver = kafka needs kafka-python: pip install '{self.requirement}' "
                 f"({described(error)})"
             ) from error
-        return Wire(self.address(settings), self.options(settings))
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> KafkaRecovery:
         return KafkaRecovery(lambda: self._wire(settings), trusted=_ANY in settings.prepared_owners)

@@ -218,4 +218,6 @@ def session(target: str | Path | Source | MessageSession) -> MessageSession:
             f"{source.name} is in {source.resource_manager.database}, and has no messages: name a file with "
             "driver = sql-queue, or another broker's. Nothing was done"
         )
-    return _sessions.setdefault(source, resolve_name(part)(source))
+    made = _sessions.setdefault(source, resolve_name(part)(source))
+    source.when_closed.append(lambda: _sessions.pop(source, None))  # else it would keep its own key
+    return made

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -227,6 +229,13 @@ def test_a_deleted_row_is_said(queue: Queue, place: Place) -> None:
         ambient.may_be_empty = True
         assert not session.receive_one(message)
     assert not session.park(message, "bad")
+
+
+def test_a_session_that_is_closed_is_not_kept(place: Place, queue: Queue) -> None:
+    session = weakref.ref(queue())
+    place.opened.pop().close()
+    gc.collect()
+    assert session() is None
 
 
 def test_an_id_of_another_broker_is_kept_whole(queue: Queue, place: Place) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: The header with the id that a session of txpool's gives to a message.
 _ID = "txpool-id"
+#: For how many seconds a receive polls at least: by polls that never wait, a consumer may never join its group.
+_LEAST = 0.1
 #: For how many seconds the number of a topic's partitions is taken to be the same.
 _PARTS_FOR = 60.0
 
@@ -113,10 +115,10 @@ class KafkaSession(MessageSession):
                 for number, buffer in [*self._buffers.items()]:
                     if len(taken) < most and buffer.not_before <= time.monotonic():
                         taken += self._take(begun, number, buffer, most - len(taken))
-                if taken or (again and left <= 0):
+                if taken or (again and left <= _LEAST):
                     break
                 ambient.require_active()
-                left = max(0.0, deadline - time.monotonic())
+                left = max(_LEAST, deadline - time.monotonic())
                 self._poll(min(1.0, left))
             return taken
 

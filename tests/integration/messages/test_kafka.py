@@ -257,6 +257,15 @@ def test_what_has_a_strange_id_can_be_parked(site: Site) -> None:
     assert json.loads(headers_kept)["txpool-id"] == "x\0\udcff" + "y" * 2000
 
 
+def test_a_consumer_without_a_group_ends_with_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "out.properties"
+    file.write_text("driver = kafka\nurl = kafka://localhost\ntopic = out\n")
+    work = txpool.consumer(file)(lambda _: None)
+    with pytest.raises(txpool.ConfigurationError, match="group is missing"):
+        work.run()
+    work.session.close()
+
+
 def test_without_its_client_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "out.properties"
     file.write_text("driver = kafka\nurl = kafka://localhost\ntopic = out\n")

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import txpool
+from tests.conftest import Databases
 from tests.integration.outbox.conftest import Place
+from txpool import DataSource
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.outbox import Message as Sent
 from txpool.resources.messages.tables import MessageTables, Outgoing, tables_of
@@ -245,6 +247,44 @@ def test_an_id_of_another_broker_is_kept_whole(queue: Queue, place: Place) -> No
         tables_of(place.orders).insert(connection.cursor(), "orders", sent, "bad")
     with txpool.transaction():
         assert session.receive()[0].id == "i" * 300
+
+
+def test_a_role_that_may_create_nothing_uses_what_is_there_unless_a_stranger_has_a_trigger(
+    databases: Databases, tmp_path: Path
+) -> None:
+    password = databases.server.password
+    maker = DataSource(name="maker", driver="psycopg", url=databases.url("one"), password=password)
+    url = databases.url("one").replace("txpool@", "guest@")
+    guests = [DataSource(name=f"guest{n}", driver="psycopg", url=url, password="guest") for n in range(2)]
+    tables = tables_of(maker)
+    try:
+        tables.ensure(maker)
+        databases.execute(
+            "one",
+            "drop role if exists guest; create role guest login password 'guest'; "
+            "grant usage on schema txpool_spark to guest; grant all on all tables in schema txpool_spark to guest",
+        )
+        tables.ensure(guests[0])
+        with closing(guests[0].connect()) as connection:
+            assert tables.state(connection.cursor(), "orders") == (0, None)
+        databases.execute(
+            "one",
+            "drop role if exists stranger; create role stranger; create schema stranger authorization stranger; "
+            "create function stranger.steal() returns trigger language plpgsql as 'begin return new; end'; "
+            "alter function stranger.steal() owner to stranger; "
+            "create trigger steal before insert on txpool_spark.messages for each row "
+            "execute function stranger.steal()",
+        )
+        with pytest.raises(txpool.OperationalError, match="trigger steal"):
+            tables.ensure(guests[1])
+    finally:
+        for each in (maker, *guests):
+            each.close()
+        databases.execute(
+            "one",
+            "drop schema if exists txpool_spark cascade; drop schema if exists stranger cascade; "
+            "drop owned by guest; drop role guest; drop role if exists stranger",
+        )
 
 
 def test_no_session(place: Place, tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.messages.tables import LOCKS, MessageTables
 from txpool.resources.postgresql.qualified import qualified, spelled
 from txpool.resources.postgresql.tables.records import create_outside_pool, create_table
 from txpool.resources.postgresql.tables.staging import SCHEMA, create_schema
+from txpool.resources.postgresql.tables.trust import require_relations
+from txpool.resources.records import require_format
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -29,6 +32,7 @@ _FILL: Final = qualified(
     f"insert into {_NAMES['locks']} select n from generate_series(0, {LOCKS - 1}) as it(n) on conflict do nothing"
 )
 _IS_THERE: Final = qualified("select to_regclass(%s) is not null")
+_DESCRIBED: Final = qualified("select obj_description(to_regclass(%s)::oid, 'pg_class')")
 
 
 class PostgreSQLMessages(MessageTables):
@@ -38,20 +42,22 @@ class PostgreSQLMessages(MessageTables):
     now = "extract(epoch from clock_timestamp())::double precision"
 
     def create(self, source: DataSource) -> None:
-        create_outside_pool(source, self._create_over)
+        roles = source.driver_adapter.roles
+        create_outside_pool(source, lambda connection: self._create_over(connection, roles))
 
-    def _create_over(self, connection: Any) -> None:
+    def _create_over(self, connection: Any, roles: Collection[str]) -> None:
         cursor = connection.cursor()
-        made = cursor.execute(_IS_THERE, [f"{SCHEMA}.messages_queue"]).fetchone()[0]
-        if not made:
-            cursor.execute("set default_transaction_read_only = off")
-            create_schema(connection)
+        if cursor.execute(_IS_THERE, [f"{SCHEMA}.messages_queue"]).fetchone()[0]:  # made last, after what it needs
+            require_relations(cursor, *_NAMES.values(), roles=roles)
+            require_format(_NAMES["messages"], cursor.execute(_DESCRIBED, [_NAMES["messages"]]).fetchone()[0])
+            return
+        cursor.execute("set default_transaction_read_only = off")
+        create_schema(connection)
         create_table(cursor, _NAMES["locks"], "number integer primary key")
         create_table(cursor, _NAMES["positions"], _POSITIONS)
         create_table(cursor, _NAMES["messages"], _MESSAGES)
-        if not made:
-            cursor.execute(_FILL)
-            cursor.execute(f"create index if not exists messages_queue on {_NAMES['messages']} (queue, number)")
+        cursor.execute(_FILL)
+        cursor.execute(f"create index if not exists messages_queue on {_NAMES['messages']} (queue, number)")
 
     def names(self, cursor: Any) -> dict[str, str]:
         return _NAMES

@@ -77,10 +77,12 @@ class Consumer:
                     done += bool(one)
                     singly = 0 if one is None else singly - 1 if one else self._most
                 else:
-                    count, right = self._batch(source)
+                    count, right, empty = self._batch(source)
                     done, singly = done + count, 0 if right else self._most
-                    if right and not count:
-                        time.sleep(_PAUSE)  # other consumers have what there is
+                    if right and empty:  # other consumers have what there is
+                        if once:
+                            break
+                        time.sleep(_PAUSE)
                 failures = 0
             except Exception as error:
                 failures += 1
@@ -92,12 +94,18 @@ class Consumer:
                     time.sleep(min(1.0, left))
         return done
 
-    def _batch(self, source: MessageSession) -> tuple[int, bool]:
-        """How many messages were done, and whether none has failed."""
-        done, failure = self._attempt(source, lambda: source.receive(self._most))
+    def _batch(self, source: MessageSession) -> tuple[int, bool, bool]:
+        """How many messages were done, whether none has failed, and whether there were none."""
+        received: list[ReceivedMessage] = []
+
+        def receive() -> list[ReceivedMessage]:
+            received.extend(source.receive(self._most))
+            return received
+
+        done, failure = self._attempt(source, receive)
         if failure is not None:
             logger.warning("%s: a batch is done again, one message after another: %s", source.name, described(failure))
-        return done, failure is None
+        return done, failure is None, not received
 
     def _one(self, source: MessageSession) -> bool | None:
         """Whether the next message was done, by itself; None if there was none."""

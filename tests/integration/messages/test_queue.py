@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import closing
@@ -115,6 +116,23 @@ def test_two_consumers_never_have_the_same_message(queue: Queue, place: Place) -
         other = in_thread(lambda: drained(session))
         assert other == ["c", "d"]
     assert drained(session) == []
+
+
+def test_once_ends_if_others_have_what_there_is(queue: Queue, place: Place) -> None:
+    if place.kind == "sqlite":
+        pytest.skip("one transaction writes at a time")
+    session = queue()
+    session.send("one")
+    deadline = time.monotonic() + 10
+
+    def run() -> list[str]:
+        done = txpool.consumer(session)(lambda _: None).run(lambda: time.monotonic() > deadline, once=True)
+        return [f"{done} done"]
+
+    with txpool.transaction():
+        assert texts(session.receive()) == ["one"]
+        assert in_thread(run) == ["0 done"]
+        assert time.monotonic() < deadline
 
 
 def test_of_one_key_one_transaction_receives_and_in_order(queue: Queue, place: Place) -> None:

@@ -38,9 +38,9 @@ class Process:
         self.returncode: int | None = None
         self._status = status
         stdin, stdout, stderr = pipes
-        self.stdin = open(stdin, "w")  # noqa: SIM115
-        self.stdout = open(stdout)  # noqa: SIM115
-        self.stderr = open(stderr)  # noqa: SIM115
+        self.stdin = open(stdin, "w")
+        self.stdout = open(stdout)
+        self.stderr = open(stderr)
 
     def poll(self) -> int | None:
         """How it has ended, as `subprocess` says it; None while it runs."""

@@ -30,7 +30,7 @@ except ImportError as missing:
 from txpool.django.sources import driver_of
 
 
-def DatabaseWrapper(settings_dict: dict[str, Any], alias: str = DEFAULT_DB_ALIAS) -> Any:  # noqa: N802 - Django's name
+def DatabaseWrapper(settings_dict: dict[str, Any], alias: str = DEFAULT_DB_ALIAS) -> Any:
     """The connection of an alias: of the class for its datasource's driver. ImproperlyConfigured."""
     driver = driver_of(settings_dict, alias)
     if driver == "psycopg":

@@ -93,7 +93,7 @@ def wrapper_over(driver: str) -> Any:
         ops_class = Operations
         no_database = "information_schema"
         # Django counts rows that an UPDATE finds, also if it does not change them; and it reads what others commit.
-        session_defaults = {  # noqa: RUF012
+        session_defaults = {
             "driver_client_flag": str(_FOUND_ROWS),
             "driver_charset": "utf8mb4",
             "transaction_isolation": "read-committed",
@@ -121,7 +121,7 @@ def wrapper_over(driver: str) -> Any:
             return MySQLAliasCursor(self.connection.cursor())
 
         def _begins_here(self) -> bool:
-            self.mysql_server_data  # noqa: B018 - asked once, and not by the transaction's first statement
+            self.mysql_server_data
             return True
 
         def executes_outside(self, statement: Any) -> bool:

@@ -58,7 +58,7 @@ class DatabaseWrapper(Transactional, base.DatabaseWrapper):
     """
 
     creation_class = DatabaseCreation
-    session_defaults = {"driver_detect_types": "3"}  # noqa: RUF012
+    session_defaults = {"driver_detect_types": "3"}
     transaction_mode = None
     init_commands = ()
 

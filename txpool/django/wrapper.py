@@ -27,7 +27,7 @@ class Transactional(Demarcation):
     """Which session an alias has, and when. Before Django's own class among the bases of an alias's connection."""
 
     #: What a datasource has for Django if its file has nothing else.
-    session_defaults: dict[str, str] = {}  # noqa: RUF012 - Django's classes have such
+    session_defaults: dict[str, str] = {}
 
     def __init__(self, settings_dict: dict[str, Any], alias: str = DEFAULT_DB_ALIAS) -> None:
         #: Of the database of that NAME.

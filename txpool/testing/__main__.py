@@ -29,7 +29,7 @@ def main(path: str, *names: str) -> None:
         values = variables(server, names, Path(folder, "txlog"))
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in values.items()]
         _write(path, "".join(lines))
-        print(f"The server answers. In each shell: . {path}", flush=True)  # noqa: T201 - a command
+        print(f"The server answers. In each shell: . {path}", flush=True)
         while True:
             signal.pause()
 

@@ -12,9 +12,9 @@ from types import ModuleType
 def run() -> None:
     """Call the function with its arguments."""
     given = sys.stdin.buffer
-    name, file, function = pickle.load(given)  # noqa: S301 - written by kill_at() of the parent process
+    name, file, function = pickle.load(given)
     module = _module(name, file)
-    getattr(module, function)(*pickle.load(given))  # noqa: S301 - as above
+    getattr(module, function)(*pickle.load(given))
 
 
 def _module(name: str, file: str | None) -> ModuleType:

@@ -41,7 +41,7 @@ def kill_at(
         else:
             command = [sys.executable, str(target), *map(str, arguments)]
         stopped, connections = False, set[tuple[int, int]]()
-        process = subprocess.Popen(  # noqa: S603 - the caller's own function or script
+        process = subprocess.Popen(
             command, env=_environment(point, nth), stdin=given, stdout=printed, stderr=subprocess.STDOUT
         )
         try:

@@ -43,10 +43,10 @@ def fares(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EngineTabl
     if request.param == "postgresql":
         databases: Databases = request.getfixturevalue("databases")
         options = {"driver": "psycopg", "url": databases.url("one"), "password": databases.server.password}
-        bare = lambda: psycopg.connect(databases.dsn("one"), autocommit=True)  # noqa: E731
+        bare = lambda: psycopg.connect(databases.dsn("one"), autocommit=True)
     else:
         options = {"driver": "sqlite3", "mode": "cmr", "url": f"sqlite:///{tmp_path}/one.db"}
-        bare = lambda: sqlite3.connect(tmp_path / "one.db", isolation_level=None)  # noqa: E731
+        bare = lambda: sqlite3.connect(tmp_path / "one.db", isolation_level=None)
     with DataSource("fares", **options) as datasource:
         if request.param == "sqlite":
             Xids("fares", datasource.driver_adapter).create()
@@ -102,7 +102,7 @@ def test_other_connections_of_the_datasource_stay_as_they_are(fares: EngineTable
 
 
 def test_a_rollback_never_undoes_another_connections_work(fares: EngineTable) -> None:
-    with pytest.raises(TransactionRolledBack, match="what another has done since"), transaction():  # noqa: SIM117
+    with pytest.raises(TransactionRolledBack, match="what another has done since"), transaction():
         with closing(fares.datasource.connect()) as other, fares.engine.connect() as connection:
             connection.execute(sa.insert(Fare).values(id=1, name="a"))
             other.cursor().execute("insert into fare values (2, 'b')")

@@ -79,7 +79,7 @@ def test_what_is_refused_by_the_only_database_names_it(world: ThreeDatabases) ->
     world.databases.execute("two", "create table child (a integer references t deferrable initially deferred)")
     with pytest.raises(txpool.TransactionRolledBack, match="datasource two refused to commit"), txpool.transaction():
         world.two.connect().cursor().execute("insert into child values (42)")
-    with pytest.raises(txpool.TransactionRolledBack, match="datasource two: COMMIT was not sent"):  # noqa: SIM117
+    with pytest.raises(txpool.TransactionRolledBack, match="datasource two: COMMIT was not sent"):
         with txpool.transaction(), closing(world.two.connect()) as connection:
             with pytest.raises(txpool.ProgrammingError):
                 connection.cursor().execute("select * from nowhere")

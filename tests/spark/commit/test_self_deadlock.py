@@ -197,7 +197,7 @@ def test_a_partition_that_queues_behind_a_stranger(spark: SparkSession, database
         databases.execute("one", "update landed set who = who where id = -1")
 
     with beside(stranger) as raised:
-        work = lambda: foreach_partition(spark.sparkContext.parallelize([1, 2], 2), update_last)  # noqa: E731
+        work = lambda: foreach_partition(spark.sparkContext.parallelize([1, 2], 2), update_last)
         refused(databases, work, r"partition 1 waits in one \(public.landed\) for what partition 0 has written")
     assert raised == []
 

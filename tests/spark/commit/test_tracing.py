@@ -33,7 +33,7 @@ def into_a_file(folder: str) -> TracerProvider:
     from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
     provider = TracerProvider()
-    file = open(f"{folder}/spans-{os.getpid()}.jsonl", "a")  # noqa: SIM115 - for as long as the process lives
+    file = open(f"{folder}/spans-{os.getpid()}.jsonl", "a")
     exporter = ConsoleSpanExporter(out=file, formatter=lambda span: span.to_json(indent=None) + "\n")
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     return provider

@@ -245,7 +245,7 @@ class Demarcation(_Base):
     def _begin(self) -> None:
         self.validate_thread_sharing()
         with debug_transaction(self, "BEGIN"):
-            self.datasource  # noqa: B018 - configures txpool, the first time
+            self.datasource
             begun = get_manager().new_transaction()
             aliases = Aliases.of(begun)
             aliases.begun_by_django = True

@@ -37,7 +37,7 @@ def test_it_fails(
     prepare: bool | None,
 ) -> None:
     databases.execute("one", "insert into t values (1, 'v')")
-    with pytest.raises(TransactionRolledBack, match="its error was caught") as caught:  # noqa: SIM117
+    with pytest.raises(TransactionRolledBack, match="its error was caught") as caught:
         with transaction(), postgres_source.connect() as connection:
             with pytest.raises(error):
                 connection.execute(statement, parameters or None, prepare=prepare)

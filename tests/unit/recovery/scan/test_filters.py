@@ -197,7 +197,7 @@ def test_a_file_that_names_a_class_must_not_be_writable_by_others(tmp_path: Path
         house = {"recovery.orphan-filters": "node", "recovery.expiry.scanners": "incarnation"}[key]
         conf.write_text(f"{key} = {f'{classes}.{own}' if names else house}\n")
         conf.chmod(mode)
-        make = lambda: RecoveryManager(conf, log=world.log, datasources=[world.a])  # noqa: E731
+        make = lambda: RecoveryManager(conf, log=world.log, datasources=[world.a])
         if refused:
             with pytest.raises(ConfigurationError, match=r"others can write to .*: chmod go-w"):
                 make()

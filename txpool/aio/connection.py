@@ -100,18 +100,14 @@ class AsyncConnection:
         """For this package: around a block of the driver's, in which no other task can use the connection."""
         around = await owner_of_call(self)  # a pipeline
         owner = Block(self, kind) if around is None else around
-        entered = False
 
         def enter() -> T:
-            nonlocal entered
             self._lock.acquire()  # until it is left
             try:
-                value = block.__enter__()
+                return block.__enter__()
             except BaseException:
                 self._lock.release()
                 raise
-            entered = True
-            return value
 
         def leave(error: BaseException | None) -> bool | None:
             try:
@@ -119,12 +115,7 @@ class AsyncConnection:
             finally:
                 self._lock.release()
 
-        try:
-            value = await self.call(enter, statement=statement, owner=owner)
-        except CancelledError as error:
-            if entered:  # its task was cancelled behind that
-                await self.call(partial(leave, error), shielded=True, owner=owner)
-            raise
+        value = await self._entered(enter, leave, statement=statement, owner=owner)
         if around is None:
             innermost.set(owner)
         try:
@@ -142,6 +133,24 @@ class AsyncConnection:
                 owner.left = True
                 if innermost.get() is owner:
                     innermost.set(owner.outer)
+
+    async def _entered(
+        self,
+        enter: Callable[[], T],
+        leave: Callable[[BaseException], object],
+        *,
+        statement: bool = False,
+        owner: Block | None = None,
+    ) -> T:
+        """Enter a block of the driver's. If its task was cancelled behind that, it is left."""
+        entered: list[T] = []
+        try:
+            await self.call(lambda: entered.append(enter()), statement=statement, owner=owner)
+        except CancelledError as error:
+            if entered:
+                await self.call(partial(leave, error), shielded=True, owner=owner)
+            raise
+        return entered[0]
 
     @property
     def handle(self) -> PEP249Connection:
@@ -189,7 +198,7 @@ class AsyncConnection:
         """A block as psycopg's; inside a transaction it is a savepoint. NotSupportedError for other drivers."""
         self.require("transaction")
         block = self._handle.transaction(*args, **kwargs)
-        entered = await self.call(block.__enter__)
+        entered = await self._entered(block.__enter__, lambda error: block.__exit__(type(error), error, None))
         given = AsyncTransaction(entered, self)
         try:
             yield given

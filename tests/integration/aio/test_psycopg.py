@@ -325,6 +325,45 @@ def test_cancelled_at_each_switch(two: TwoDatabases, kind: str) -> None:
     asyncio.run(sweep())
 
 
+def test_cancelled_as_a_savepoint_was_made(two: TwoDatabases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would leave its block, and nothing could be committed."""
+    cancel: list[Any] = []
+
+    class Cancelling:
+        def __init__(self, block: Any) -> None:
+            self._block = block
+
+        def __enter__(self) -> Any:
+            entered = self._block.__enter__()
+            cancel.pop()()
+            return entered
+
+        def __exit__(self, *error: Any) -> Any:
+            return self._block.__exit__(*error)
+
+    async def main() -> None:
+        task: Any = asyncio.current_task()
+        async with await txpool.aconnect(two.one) as connection:
+            await connection.execute("insert into t values (1)")
+            handle: Any = type(connection.handle)
+            make = handle.transaction
+            with monkeypatch.context() as patch:
+                patch.setattr(handle, "transaction", lambda self: Cancelling(make(self)))
+                cancel.append(task.cancel)
+                try:
+                    async with connection.transaction():
+                        pytest.fail("its task was cancelled")
+                except asyncio.CancelledError as error:
+                    kept = error  # nothing is left by the collector
+            assert task.uncancel() == 0
+            await connection.execute("insert into t values (2)")
+            await connection.commit()
+            del kept
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert values(two) == [1, 2]
+
+
 def test_a_cursor_of_the_servers(two: TwoDatabases) -> None:
     two.databases.execute("one", "insert into t select generate_series(1, 1000)")
 

@@ -140,7 +140,6 @@ class Call(greenlet):  # type: ignore[misc]
 
     def _deliver(self) -> None:
         if self._wait and self._interruptible and self.held is not None and not self.thrown:
-            self._wait = 0
             self._enter()
 
     def _enter(self) -> None:
@@ -286,9 +285,9 @@ class Call(greenlet):  # type: ignore[misc]
             self._require_not_cancelled()
 
     def wake(self, number: int, ready: int) -> None:
-        """Called by the loop."""
+        """Called by the loop; again, if an interrupt comes before it has switched."""
         if number and number == self._wait:
-            self._wait, self._ready = 0, ready
+            self._ready = ready
             self._back = getcurrent()
             self.switch()
 

@@ -166,4 +166,8 @@ class Signal:
         if self._set:
             raise RuntimeError("it was released before")
         self._set = True
-        self._call.wake_soon(self.number)
+        try:
+            self._call.wake_soon(self.number)
+        except BaseException:  # an interrupt, perhaps before the loop was told
+            self._call.wake_soon(self.number)
+            raise

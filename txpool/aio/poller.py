@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
+from contextlib import suppress
 from math import inf
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -21,6 +22,8 @@ from txpool.loops import READ, WRITE
 
 #: How many calls go on before the loop does other work: so many hold it for a few milliseconds.
 _AT_ONCE: Final = 8
+#: Seconds after which the loop is asked again to call this: an interrupt may have ended its callback.
+_AGAIN: Final = 1.0
 #: What epoll is to tell of, by the numbers READ, WRITE and both.
 _MASKS: Final = (
     select.EPOLLONESHOT,
@@ -40,25 +43,42 @@ class Waiting(Protocol):
 class Wakings:
     """Those that other threads have woken: the loop is told once for all of them. It refers to no task."""
 
-    __slots__ = ("_told", "_woken")
+    __slots__ = ("_told_until", "_woken")
 
     def __init__(self) -> None:
         self._woken: deque[tuple[Waiting, int]] = deque()
-        self._told = False
+        #: Until when, by the monotonic clock, the loop need not be told.
+        self._told_until = -inf
 
     def add(self, loop: AbstractEventLoop, waiting: Waiting, number: int) -> None:
         """The wait of this number is over. RuntimeError if the loop is closed."""
         self._woken.append((waiting, number))
-        if not self._told:
-            self._told = True
-            loop.call_soon_threadsafe(self._deliver)
+        now = monotonic()
+        if now >= self._told_until:
+            self._told_until = now + _AGAIN
+            try:
+                loop.call_soon_threadsafe(self._deliver, loop)
+            except BaseException:
+                self._told_until = -inf
+                raise
 
-    def _deliver(self) -> None:
-        self._told = False  # first: what is added from here on is delivered by this call, or by the next
+    def _deliver(self, loop: AbstractEventLoop) -> None:
+        self._told_until = -inf  # first: what is added from here on is delivered by this call, or by the next
         woken = self._woken
-        for _ in range(len(woken)):
-            waiting, number = woken.popleft()
-            waiting.wake(number, 0)
+        try:
+            for _ in range(len(woken)):
+                waiting, number = woken[0]
+                waiting.wake(number, 0)
+                woken.popleft()
+        except BaseException as error:
+            if isinstance(error, Exception):  # else it was an interrupt, perhaps before that was woken
+                woken.popleft()
+            loop.call_soon(self._deliver, loop)
+            raise
+
+
+#: Until when by the monotonic clock a call waits, in which wait, and what keeps its task.
+_Timed = tuple[float, int, object]
 
 
 class Poller:
@@ -68,9 +88,8 @@ class Poller:
         self._epoll = select.epoll()
         #: By descriptor: who waits, in which wait, for which events of epoll's, and what keeps its task.
         self._waiting: dict[int, tuple[Waiting, int, int, object]] = {}
-        #: Those that wait for a time, perhaps besides, or for what other code tells: until when by the monotonic clock,
-        #: in which wait, and what keeps their task.
-        self._timed: dict[Waiting, tuple[float, int, object]] = {}
+        #: Those that wait for a time, perhaps besides, or for what other code tells.
+        self._timed: dict[Waiting, _Timed] = {}
         #: When the timer comes, and that.
         self._next = inf
         self._timer: TimerHandle | None = None
@@ -87,17 +106,24 @@ class Poller:
             self._epoll.register(descriptor, mask)
 
     def unwatch(self, descriptor: int) -> None:
-        """Nobody waits for it any more."""
-        self._waiting.pop(descriptor, None)
+        """Nobody waits for it any more.
+
+        It is not left armed: if a forked child has it, too, the kernel would tell of it even once it is closed here, by
+        a number that may be another's.
+        """
+        if self._waiting.pop(descriptor, None) is not None:
+            with suppress(OSError):  # it is closed
+                self._epoll.unregister(descriptor)
 
     def wake_after(
         self, loop: AbstractEventLoop, seconds: float | None, waiting: Waiting, number: int, kept: object
     ) -> None:
         """Keep its task until `let_go`, and wake it after so many seconds, if it then still waits."""
-        until = inf if seconds is None else monotonic() + seconds
+        now = monotonic()
+        until = inf if seconds is None else now + seconds
         self._timed[waiting] = until, number, kept
-        if until < self._next:
-            self._set_timer(loop, until)
+        if until < self._next or self._next < now - _AGAIN:
+            self._set_timer(loop, min(until, self._next))
 
     def let_go(self, waiting: Waiting) -> None:
         """It waits no more."""
@@ -112,33 +138,45 @@ class Poller:
     def _wake_timed(self, loop: AbstractEventLoop) -> None:
         self._timer, self._next = None, inf
         try:
-            now = monotonic()
-            for waiting, entry in [each for each in self._timed.items() if each[1][0] <= now]:
-                waiting.wake(entry[1], 0)
-                if self._timed.get(waiting) is entry:
-                    del self._timed[waiting]
-        finally:
+            for waiting, entry in self._due():
+                self._wake(waiting, entry)
+        finally:  # no `if` ends what is in the block: see tests/unit/test_interrupts.py
             until = min((entry[0] for entry in self._timed.values()), default=inf)
             if until < self._next:
                 self._set_timer(loop, until)
 
+    def _due(self) -> list[tuple[Waiting, _Timed]]:
+        now = monotonic()
+        return [each for each in self._timed.items() if each[1][0] <= now]
+
+    def _wake(self, waiting: Waiting, entry: _Timed) -> None:
+        waiting.wake(entry[1], 0)
+        if self._timed.get(waiting) is entry:
+            del self._timed[waiting]
+
     def _drain(self) -> None:
-        ready = self._epoll.poll(0, _AT_ONCE)
+        waiting, descriptor = self._waiting, -1
         try:
+            ready = self._epoll.poll(0, _AT_ONCE)
             while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
                 if not ready:
                     break
-                descriptor, event = ready.pop()
-                found = self._waiting.pop(descriptor, None)
+                descriptor, event = ready[-1]
+                found = waiting.get(descriptor)
                 if found is not None:
                     # An error is told for both.
                     events = (READ if event & ~select.EPOLLOUT else 0) | (WRITE if event & ~select.EPOLLIN else 0)
                     found[0].wake(found[1], events)
-        finally:
-            for descriptor, _ in ready:  # an interrupt
-                left = self._waiting.get(descriptor)
-                if left is not None:
+                    if waiting.get(descriptor) is found:
+                        del waiting[descriptor]
+                ready.pop()
+        except BaseException as error:
+            if isinstance(error, Exception):  # else it was an interrupt, perhaps before that was woken
+                waiting.pop(descriptor, None)
+            for descriptor, left in [*waiting.items()]:
+                with suppress(OSError):  # it is closed
                     self._epoll.modify(descriptor, left[2])
+            raise
 
 
 _pollers: WeakKeyDictionary[AbstractEventLoop, ref[Poller]] = WeakKeyDictionary()

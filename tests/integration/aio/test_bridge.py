@@ -6,13 +6,20 @@ import asyncio
 import gc
 import socket
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import CodeType
 from typing import Any
 
 import pytest
 
 pytest.importorskip("greenlet")
 
+from tests.support.interrupts import at_each_check
+from tests.support.waiting import until
 from txpool.aio.bridge import current, run
+from txpool.aio.call import Call
+from txpool.aio.poller import Poller, Wakings
 from txpool.loops import READ, WRITE
 
 
@@ -69,6 +76,23 @@ def test_a_descriptor_whose_number_is_anothers_by_now() -> None:
     asyncio.run(main())
 
 
+def test_a_wait_that_has_ended_wakes_no_other_one_by_its_number() -> None:
+    """The kernel knows a descriptor that was closed, if a forked child has it."""
+
+    async def main() -> None:
+        mine, other = socket.socketpair()
+        number, childs = mine.fileno(), mine.dup()
+        assert await run(lambda: call().wait_for(number, READ, 0.01)) == 0
+        mine.close()
+        another, far = socket.socketpair()
+        with another, far, childs, other:
+            assert another.fileno() == number
+            other.send(b"x")
+            assert await run(lambda: call().wait_for(number, READ, 0.05)) == 0
+
+    asyncio.run(main())
+
+
 def test_what_is_ready_while_nobody_waits_does_not_keep_the_loop_busy() -> None:
     async def main() -> None:
         mine, other = socket.socketpair()
@@ -76,18 +100,7 @@ def test_what_is_ready_while_nobody_waits_does_not_keep_the_loop_busy() -> None:
             other.send(b"x")
             assert await run(lambda: call().wait_for(mine.fileno(), READ)) == READ
             loop: Any = asyncio.get_running_loop()
-            turns = 0
-            selecting = loop._selector.select
-
-            def select(timeout: float | None) -> Any:
-                nonlocal turns
-                turns += 1
-                return selecting(timeout)
-
-            loop._selector.select = select
-            await asyncio.sleep(0.2)  # the socket is readable all the time
-            loop._selector.select = selecting
-            assert turns < 10
+            assert loop._selector.select(0) == []  # the socket is readable all the time
 
     asyncio.run(main())
 
@@ -146,6 +159,106 @@ def test_a_loop_that_is_closed_during_a_wait_with_a_time() -> None:
     loop.close()
     gc.collect()
     assert ended == [True]
+
+
+def interrupted_somewhere(work: Callable[[], object], codes: set[CodeType]) -> Iterator[None]:
+    """Do the work again and again, with an interrupt at each place of these codes in turn, until all had one."""
+    number, reached = 1, True
+    while reached:
+        places = 0
+
+        def strike(_: object) -> None:
+            nonlocal places
+            places += 1
+            if places == number:
+                raise KeyboardInterrupt
+
+        with suppress(KeyboardInterrupt), at_each_check(codes, strike):
+            work()
+        yield
+        reached = places >= number
+        number += 1
+
+
+def test_an_interrupt_as_the_loop_wakes_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that it has not woken by then it wakes when it runs again."""
+    monkeypatch.setattr("txpool.aio.poller._AGAIN", 0)
+    codes = {each.__code__ for each in (Poller._drain, Poller._wake_timed, Poller._due, Poller._wake, Call.wake)}
+    loop = asyncio.new_event_loop()
+
+    async def wait(mine: socket.socket, timeout: float | None) -> int:
+        return await run(lambda: int(call().wait_for(mine.fileno(), READ, timeout)))
+
+    pairs = [socket.socketpair() for _ in range(3)]
+    waits: list[asyncio.Task[int]] = []
+
+    async def begin() -> None:
+        waits[:] = [loop.create_task(wait(mine, 0.01 if mine is pairs[0][0] else None)) for mine, _ in pairs]
+        await asyncio.sleep(0)
+
+    async def work() -> None:
+        for _, other in pairs[1:]:
+            other.send(b"x")
+        await asyncio.wait(waits, timeout=60)
+
+    async def end() -> None:
+        async with asyncio.timeout(60):
+            assert not await run(lambda: call().signal().acquire(0))  # the timer is set again by the next
+            assert await asyncio.gather(*waits) == [0, READ, READ]
+
+    places = 0
+    loop.run_until_complete(begin())
+    for _ in interrupted_somewhere(lambda: loop.run_until_complete(work()), codes):
+        places += 1
+        loop.run_until_complete(end())
+        for mine, _ in pairs[1:]:
+            mine.recv(1)
+        loop.run_until_complete(begin())
+    loop.run_until_complete(work())
+    assert places > 10
+    loop.close()
+    for pair in pairs:
+        for each in pair:
+            each.close()
+
+
+def test_an_interrupt_as_a_thread_wakes_calls() -> None:
+    """Each is woken all the same, once the thread has begun to."""
+    codes = {Call.wake_soon.__code__, Wakings.add.__code__}
+    signals: list[Any] = []
+    loop = asyncio.new_event_loop()
+    runner = threading.Thread(target=loop.run_forever)
+    runner.start()
+
+    def wait() -> bool:
+        signals.append(call().signal())
+        return bool(signals[-1].acquire())
+
+    async def waits() -> None:
+        async with asyncio.timeout(60):
+            assert await asyncio.gather(run(wait), run(wait))
+
+    def begin() -> Any:
+        signals.clear()
+        waiting = asyncio.run_coroutine_threadsafe(waits(), loop)
+        until(lambda: len(signals) == 2)
+        return waiting
+
+    waiting = begin()
+    places = 0
+    for _ in interrupted_somewhere(lambda: signals[0].release(), codes):  # noqa: PLW0108 - it is another each time
+        places += 1
+        signals[1].release()
+        waiting.result(60)
+        waiting = begin()
+    for each in signals:
+        each.release()
+    waiting.result(60)
+    assert places > 5
+    loop.call_soon_threadsafe(loop.stop)
+    runner.join(60)
+    assert not runner.is_alive()
+    loop.close()
 
 
 def test_all_times_of_a_loop_have_one_timer() -> None:

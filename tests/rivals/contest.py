@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from recovery import RecoveryManager
 from tests.support.repository import ROOT
+from tests.support.waiting import until
 from txpool.config.settings import RecoverySettings
 from txpool.setup.stores import initialise
 
@@ -130,6 +131,9 @@ class Contest:
     def at_random(self, chance: random.Random) -> None:
         """A client is killed somewhere; then recovery runs."""
         self._killed_client("", chance)
+        # The server may still work on what it has sent, and prepare that behind the recovery.
+        sessions = "select pid from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
+        until(lambda: not self._databases.rows("one", sessions))
         self._recover(self._urls)
 
     def report(self) -> Report:
@@ -148,6 +152,8 @@ class Contest:
         client = subprocess.Popen(
             [sys.executable, "-m", *arguments], cwd=self._folder, env=environment, stdout=subprocess.PIPE, text=True
         )
+        overdue = threading.Timer(_TIMEOUT, client.kill)
+        overdue.start()
         try:
             if chance is not None and client.stdout is not None:
                 for _ in range(chance.randint(1, 20)):
@@ -157,6 +163,7 @@ class Contest:
                 client.kill()
             assert client.wait(_TIMEOUT) < 0, "it had ended by itself"
         finally:
+            overdue.cancel()
             client.kill()
             client.communicate()
         self._kills += 1

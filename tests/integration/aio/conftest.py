@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +16,22 @@ pytest.importorskip("greenlet")
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
+
+
+#: Seconds after which a test's work has failed.
+_DEADLINE = 180.0
+
+
+@pytest.fixture(autouse=True)
+def _with_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test has an event loop do ends, also if it waits for what never comes."""
+    run = asyncio.run
+
+    async def bounded(work: Coroutine[Any, Any, Any]) -> Any:
+        async with asyncio.timeout(_DEADLINE):
+            return await work
+
+    monkeypatch.setattr(asyncio, "run", lambda work, **options: run(bounded(work), **options))
 
 
 @pytest.fixture

@@ -149,16 +149,17 @@ def test_a_task_that_is_cancelled_leaves_the_queue() -> None:
     lock = TaskLock("")
 
     async def main() -> None:
-        with_it = asyncio.Event()
+        with_it, let_go = asyncio.Event(), []
 
         def hold() -> None:
             from txpool import loops
 
             with lock:
-                with_it.set()
                 call = loops.current()
                 assert call is not None
-                call.signal().acquire(0.2)
+                let_go.append(call.signal())
+                with_it.set()
+                let_go[0].acquire()
 
         def enter() -> str:
             with lock:
@@ -172,6 +173,7 @@ def test_a_task_that_is_cancelled_leaves_the_queue() -> None:
         struck.cancel()
         await asyncio.wait([struck])
         assert struck.cancelled()
+        let_go[0].release()
         assert await other == "in"
         await holder
         assert await run(enter) == "in"

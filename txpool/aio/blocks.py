@@ -26,9 +26,11 @@ class Block:
     def __init__(self, connection: AsyncConnection, kind: str) -> None:
         self.connection = connection
         self.kind = kind
+        self.left = False
         #: The innermost block around it.
         self.outer: Block | None = innermost.get()
-        self.left = False
+        while self.outer is not None and self.outer.left:  # in another task, as the loop closes a stream
+            self.outer = self.outer.outer
         #: It was left early, and is about to end.
         self.closing = False
         #: What its task has of it, if it is a pipeline.

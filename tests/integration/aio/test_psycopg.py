@@ -14,6 +14,7 @@ from psycopg.types.numeric import FloatLoader
 
 import txpool
 from tests.integration.aio.two_databases import TwoDatabases, struck_at
+from txpool.aio.lock import innermost
 
 
 def values(two: TwoDatabases, name: str = "one") -> list[int]:
@@ -149,6 +150,8 @@ def test_a_stream_that_is_left_early(two: TwoDatabases) -> None:
                 await connection.execute("insert into t values (%s)", (value,))
                 await connection.commit()
             async for _ in connection.cursor().stream("select 1"):
+                around = innermost.get().outer
+                assert around is None or around.outer is None  # those that have ended are not kept
                 with pytest.raises(txpool.ProgrammingError, match="within a stream"):
                     await connection.execute("insert into t values (7)")
 

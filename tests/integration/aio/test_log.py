@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
+
+import pytest
 
 import txpool
 from tests.integration.aio.two_databases import TwoDatabases
+from tests.support.waiting import until
 from txpool.tm.manager import get_manager
 
 
@@ -64,3 +68,24 @@ def test_tasks_share_a_flush(two: TwoDatabases) -> None:
     asyncio.run(main())
     assert log.commits == before + 1
     assert {two.held(value) for value in range(5)} == {(1, 1)}
+
+
+def test_two_loops_that_first_decide_at_once(two: TwoDatabases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may have started a thread that writes: all of them end with the log."""
+    both, start = threading.Barrier(2, timeout=60), threading.Thread.start
+
+    def start_at_once(thread: threading.Thread) -> None:
+        if thread.name == "txpool-log":
+            both.wait()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_at_once)
+    loops = [threading.Thread(target=asyncio.run, args=(two.transfer(value, []),)) for value in (1, 2)]
+    for each in loops:
+        each.start()
+    for each in loops:
+        each.join(120)
+    assert {two.held(value) for value in (1, 2)} == {(1, 1)}
+    log: Any = get_manager().log
+    log.close()
+    until(lambda: not any(each.name == "txpool-log" for each in threading.enumerate()))

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
@@ -229,9 +230,9 @@ class GroupCommit:
         It begins behind the loop's turn, and so writes what all tasks have queued by then.
         """
         if self._writing is None or not self._writing.is_alive():
-            self._writing = threading.Thread(target=Context().run, args=(self._write_for_tasks,), name="txpool-log")
-            self._writing.daemon = True
-            self._writing.start()
+            run = partial(Context().run, self._write_for_tasks)
+            self._writing = writing = threading.Thread(target=run, name="txpool-log", daemon=True)
+            writing.start()  # two loops at once start two, which does no harm
         entry.woken = woken = call.signal()
         self._queue[entry] = None
         if not self._turn:
@@ -259,6 +260,7 @@ class GroupCommit:
                 if self._queue:
                     self._write_queue()
             self._wake_next()
+        waking.put(None)  # for another one
 
     def _write_queue(self) -> None:
         batch: list[_AnyEntry] = []

@@ -214,17 +214,15 @@ class KafkaSession(MessageSession):
 
     def park(self, message: ReceivedMessage, error: str) -> bool:
         part, offset, _ = message.place
-        tables, headers, key, made = tables_of(self.datasource), dict(message.headers), message.key, message.id
+        tables, headers, key = tables_of(self.datasource), dict(message.headers), message.key
         if key is not None and readable(key) != key:  # which not every database could keep
             key, headers["txpool-key"] = readable(key), key
-        if readable(made) != made:  # it is a header, and anybody's text
-            made, headers[_ID] = readable(made), made
         try:
             with transaction(), self._cursor() as cursor:
                 position = self._position(part)[0]
                 if position > offset or not tables.advance(cursor, self._part(part), position, offset + 1):
                     raise _DoneAlready
-                tables.insert(cursor, self.parking, Outgoing(made, message.body, key, headers, 0), error)
+                tables.insert(cursor, self.parking, Outgoing(message.id, message.body, key, headers, 0), error)
         except _DoneAlready:
             return False
         return True
@@ -351,7 +349,11 @@ class KafkaSession(MessageSession):
 
     def _message(self, record: Any, begun: int, tries: int = 0) -> ReceivedMessage:
         headers = {name: (value or b"").decode("utf-8", "surrogateescape") for name, value in record.headers}
-        made = headers.pop(_ID, f"{self._topic}-{record.partition}-{record.offset}")
+        made = headers.get(_ID, "")
+        if made and readable(made) == made:
+            del headers[_ID]
+        else:  # it is anybody's text: neither a log nor every database could keep it
+            made = f"{self._topic}-{record.partition}-{record.offset}"
         key = None if record.key is None else record.key.decode("utf-8", "surrogateescape")
         place = _Place(record.partition, record.offset, begun)
         return ReceivedMessage(record.value, key, headers, made, record.timestamp / 1000, place, tries)

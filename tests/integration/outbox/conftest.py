@@ -14,7 +14,7 @@ import pytest
 
 import txpool
 from txpool import DataSource, Outbox
-from txpool.datasource import known
+from txpool.datasource.registry import opened
 from txpool.outbox import Message
 
 
@@ -77,7 +77,7 @@ WAITING = {
 
 @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    for each in [*known().values()]:  # of earlier tests: a relay would wait for an answer of servers that are gone
+    for each in opened():  # of earlier tests: a relay would wait for an answer of servers that are gone
         each.close()
     txpool.configure(node_name="tests", log_url=f"sqlite:///{tmp_path}/log", log_create=True)
     databases = {"orders": "one", "ledger": "two"}

@@ -9,6 +9,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord
 
 if TYPE_CHECKING:
     from txpool.resources.recovery_access import BranchRecovery
+    from txpool.xid import Xid
 
 
 class BlockingBranch(ABC):
@@ -58,3 +59,35 @@ class _Recovered(BlockingBranch):
 
     def end(self, *, commit: bool) -> BranchOutcome:
         return self._access.commit(self.record) if commit else self._access.rollback(self.record)
+
+
+class RecoveryOneByOne(ABC):
+    """Recovery's access to branches that are ended by one call each, and whose failures have reasons."""
+
+    def __init__(self) -> None:
+        self._failures: dict[Xid, str] = {}
+
+    @abstractmethod
+    def end(self, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
+        """Commit the branch, or roll it back: how it ended, and the reason if that is UNKNOWN. Raises no Exception."""
+
+    def logins(self) -> frozenset[str]:
+        """One without a name: who may prepare there is a matter of the resource's own."""
+        return frozenset({""})
+
+    def commit(self, record: BranchRecord) -> BranchOutcome:
+        return self._end(record, commit=True)
+
+    def rollback(self, record: BranchRecord) -> BranchOutcome:
+        return self._end(record, commit=False)
+
+    def why_not(self, record: BranchRecord) -> str:
+        """The reason why a branch's last commit or rollback was UNKNOWN; empty if it was not."""
+        return self._failures.get(record.xid, "")
+
+    def _end(self, record: BranchRecord, *, commit: bool) -> BranchOutcome:
+        self._failures.pop(record.xid, None)
+        outcome, failure = self.end(record, commit=commit)
+        if failure:
+            self._failures[record.xid] = failure
+        return outcome

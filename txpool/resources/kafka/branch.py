@@ -24,7 +24,7 @@ from txpool.resources.base import (
     Refused,
     Role,
 )
-from txpool.resources.blocking import BlockingBranch
+from txpool.resources.blocking import BlockingBranch, RecoveryOneByOne
 from txpool.resources.own.resource import Work
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import PREFIX, Xid, make_xid, parse
@@ -257,14 +257,14 @@ def _left_open(wire: Wire, producer: Producer, parts: Parts) -> str:
         time.sleep(_PAUSE)
 
 
-class KafkaRecovery:
+class KafkaRecovery(RecoveryOneByOne):
     """Recovery's access to the branches in a cluster. Thread-safe: every method connects, and disconnects."""
 
     def __init__(self, connect: Callable[[], Wire], *, trusted: bool) -> None:
+        super().__init__()
         self._connect = connect
         #: None: whoever can connect is one of ours. Else nobody is proven to be.
         self._roles: frozenset[str] | None = None if trusted else frozenset()
-        self._failures: dict[Xid, str] = {}
 
     def identity(self) -> str:
         with self._connected() as wire:
@@ -280,29 +280,12 @@ class KafkaRecovery:
                     found.append(PreparedBranch(xid, roles=self._roles, evidence=evidence))
         return found
 
-    def logins(self) -> frozenset[str]:
-        return frozenset({""})
-
-    def commit(self, record: BranchRecord) -> BranchOutcome:
-        return self._end(record, commit=True)
-
-    def rollback(self, record: BranchRecord) -> BranchOutcome:
-        return self._end(record, commit=False)
-
-    def why_not(self, record: BranchRecord) -> str:
-        """The reason why a branch's last commit or rollback was UNKNOWN; empty if it was not."""
-        return self._failures.get(record.xid, "")
-
-    def _end(self, record: BranchRecord, *, commit: bool) -> BranchOutcome:
-        self._failures.pop(record.xid, None)
+    def end(self, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
         try:
             with self._connected() as wire:
-                outcome, failure = end_branch(wire, record, commit=commit)
+                return end_branch(wire, record, commit=commit)
         except Exception as error:
-            outcome, failure = BranchOutcome.UNKNOWN, described(error)
-        if failure:
-            self._failures[record.xid] = failure
-        return outcome
+            return BranchOutcome.UNKNOWN, described(error)
 
     def _connected(self) -> AbstractContextManager[Wire]:
         return _closing(self._connect())

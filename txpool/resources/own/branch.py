@@ -15,7 +15,7 @@ from txpool.resources.base import (
     Refused,
     Role,
 )
-from txpool.resources.blocking import BlockingBranch
+from txpool.resources.blocking import BlockingBranch, RecoveryOneByOne
 from txpool.resources.own.awaited import finished
 from txpool.resources.own.resource import Resource, Work
 from txpool.resources.recovery_access import PreparedBranch
@@ -149,12 +149,12 @@ def begin_work(resource: Resource, gtrid: str) -> tuple[Work, ResourceBranch]:
     return work, ResourceBranch(resource, work, gtrid)
 
 
-class ResourceRecovery:
+class ResourceRecovery(RecoveryOneByOne):
     """Recovery's access to what is prepared in a resource of a user's own. Thread-safe, as that is."""
 
     def __init__(self, resource: Resource) -> None:
+        super().__init__()
         self._resource = resource
-        self._failures: dict[Xid, str] = {}
 
     def identity(self) -> str:
         return _identity_of(self._resource)
@@ -164,23 +164,5 @@ class ResourceRecovery:
         parsed = (parse(name) for name in finished(self._resource.prepared()))
         return [PreparedBranch(xid, evidence=evidence) for xid in parsed if xid is not None]
 
-    def logins(self) -> frozenset[str]:
-        """One without a name: who may prepare there is a matter of the resource's own."""
-        return frozenset({""})
-
-    def commit(self, record: BranchRecord) -> BranchOutcome:
-        return self._end(record, commit=True)
-
-    def rollback(self, record: BranchRecord) -> BranchOutcome:
-        return self._end(record, commit=False)
-
-    def why_not(self, record: BranchRecord) -> str:
-        """The reason why a branch's last commit or rollback was UNKNOWN; empty if it was not."""
-        return self._failures.get(record.xid, "")
-
-    def _end(self, record: BranchRecord, *, commit: bool) -> BranchOutcome:
-        outcome, failure = _outcome(self._resource, record, commit=commit)
-        self._failures.pop(record.xid, None)
-        if failure:
-            self._failures[record.xid] = failure
-        return outcome
+    def end(self, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
+        return _outcome(self._resource, record, commit=commit)

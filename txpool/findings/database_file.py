@@ -3,11 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from txpool.errors import ConfigurationError
 from txpool.findings import storage
 from txpool.findings.finding import Finding, failure, warning
 from txpool.findings.marks import COLUMNS, CREATE, DECISIONS, missing_columns
+
+if TYPE_CHECKING:
+    from txpool.resources.driver.raw import RawConnection
+
+
+def opened_findings(
+    path: Path,
+    connect: Callable[[], RawConnection],
+    look: Callable[[RawConnection], Iterator[Finding]],
+    unreadable: Callable[[Path, BaseException], Finding],
+    *,
+    error: type[Exception],
+    marked: bool,
+) -> Iterator[Finding]:
+    """The findings about a file, and those of `look` at an open connection.
+
+    `unreadable` tells why it cannot be opened, or of the driver's `error` in `look`. `marked` says that it is to have a
+    table of marks. ConfigurationError as `connect` raises it.
+    """
+    missing = missing_file(path, marked=marked)
+    if missing is not None:
+        yield missing
+        return
+    yield from file_findings(path)
+    try:
+        raw = connect()
+    except ConfigurationError:
+        raise
+    except Exception as reason:
+        yield unreadable(path, reason)
+        return
+    with closing(raw):
+        try:
+            yield from look(raw)
+        except error as reason:
+            yield unreadable(path, reason)
 
 
 def missing_file(path: Path, *, marked: bool) -> Finding | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
 
-from txpool.errors import ConfigurationError
-from txpool.findings.database_file import file_findings, missing_file, wrong_table
+from txpool.findings.database_file import opened_findings, wrong_table
 from txpool.findings.finding import Finding, failure, ok, warning
 from txpool.findings.marks import IS_MARK, mark_count
 from txpool.resources.base import Role
@@ -38,23 +36,14 @@ _INDEXES = (
 def findings(settings: DataSourceSettings) -> Iterator[Finding]:
     """As `ResourceManager.findings`, about the file that the url names."""
     path = Path(settings.url.removeprefix(SCHEME))
-    missing = missing_file(path, marked=Role(settings.mode) is Role.MARKED)
-    if missing is not None:
-        yield missing
-        return
-    yield from file_findings(path)
-    try:
-        raw = DuckDBDriver(settings, recovery=True).connect()
-    except ConfigurationError:
-        raise
-    except Exception as error:
-        yield _unreadable(path, error)
-        return
-    with closing(raw):
-        try:
-            yield from _opened(raw, path, settings)
-        except duckdb.Error as error:
-            yield _unreadable(path, error)
+    return opened_findings(
+        path,
+        lambda: DuckDBDriver(settings, recovery=True).connect(),
+        lambda raw: _opened(raw, path, settings),
+        _unreadable,
+        error=duckdb.Error,
+        marked=Role(settings.mode) is Role.MARKED,
+    )
 
 
 def _unreadable(path: Path, error: BaseException) -> Finding:

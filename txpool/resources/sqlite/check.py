@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txpool.config.settings import DataSourceSettings
-from txpool.errors import ConfigurationError
-from txpool.findings.database_file import file_findings, missing_file, wrong_table
+from txpool.findings.database_file import opened_findings, wrong_table
 from txpool.findings.finding import Finding, failure, ok, warning
 from txpool.findings.marks import IS_MARK, mark_count
 from txpool.resources.base import Role
@@ -25,23 +24,14 @@ _LEVELS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 def findings(settings: DataSourceSettings) -> Iterator[Finding]:
     """As `ResourceManager.findings`, about the file that the url names."""
     path = Path(settings.url.removeprefix("sqlite:///"))
-    missing = missing_file(path, marked=Role(settings.mode) is Role.MARKED)
-    if missing is not None:
-        yield missing
-        return
-    yield from file_findings(path)
-    try:
-        raw = SQLiteDriver(settings, recovery=True).connect()
-    except ConfigurationError:
-        raise
-    except Exception as error:
-        yield unreadable(path, error)
-        return
-    with closing(raw):
-        try:
-            yield from _opened(raw, path, settings)
-        except sqlite3.Error as error:
-            yield unreadable(path, error)
+    return opened_findings(
+        path,
+        lambda: SQLiteDriver(settings, recovery=True).connect(),
+        lambda raw: _opened(raw, path, settings),
+        unreadable,
+        error=sqlite3.Error,
+        marked=Role(settings.mode) is Role.MARKED,
+    )
 
 
 def unreadable(path: Path, error: BaseException | None) -> Finding:

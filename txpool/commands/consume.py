@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
 import sys
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from txpool.commands.outbox import Conf, errors_as_exit_codes
+from txpool.commands.running import log_to_stderr, stopped_by_signals
 from txpool.errors import ConfigurationError, described
 from txpool.messages import Consumer
 
@@ -26,24 +25,13 @@ def consume(
 
     It ends after the batch; a second signal rolls that back.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("txpool")
-    logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO)
+    logger = log_to_stderr()
     with errors_as_exit_codes(conf):
         found = _consumer(function)
         found.session  # noqa: B018 - what is wrong from the beginning is an error
-        stopping: list[int] = []
-
-        def stop(number: int, _: Any) -> None:
-            stopping.append(number)
-            signal.signal(number, signal.default_int_handler)
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
+        stopped = stopped_by_signals()
         logger.info("%s: consuming", found.session.name)
-        done = found.run(lambda: bool(stopping), once=once)
+        done = found.run(stopped, once=once)
         typer.echo(f"{done} done")
 
 

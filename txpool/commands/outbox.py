@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from txpool import DataSource, Outbox, configure
+from txpool.commands.running import log_to_stderr, stopped_by_signals
 from txpool.errors import ConfigurationError, Error, OperationalError, described
 from txpool.process.exit_codes import TxpoolExitCode
 
@@ -54,11 +52,7 @@ def run(
 
     It ends after the message in delivery; a second signal rolls that back.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("txpool")
-    logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO)
+    log_to_stderr()
     with errors_as_exit_codes(conf):
         datasource = DataSource.from_properties(file)
         outbox = Outbox(datasource)
@@ -67,15 +61,7 @@ def run(
             typer.echo(f"{relay.deliver_all()} delivered")
             return
         outbox.state()  # what is wrong from the beginning is an error
-        stopping: list[int] = []
-
-        def stop(number: int, _: Any) -> None:
-            stopping.append(number)
-            signal.signal(number, signal.default_int_handler)
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
-        relay.run(lambda: bool(stopping))
+        relay.run(stopped_by_signals())
 
 
 @outboxes.command("list")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -19,24 +17,11 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 import txpool
-from tests.integration.web.served import arm, configure, insert
+from tests.integration.web.served import ainsert, arm, await_go, configure, insert
 from txpool.web.asgi import TransactionMiddleware
 
 logging.basicConfig(level=logging.INFO)
 configure()
-
-
-async def ainsert(*names: str, number: int = 1) -> None:
-    for name in names:
-        async with await txpool.aconnect(f"{name}.properties") as connection:
-            await connection.execute("insert into t values (%s)", (number,))
-
-
-async def wait() -> None:
-    """Until the test lets it go on."""
-    Path("waiting").touch()
-    while not Path("go").exists():
-        await asyncio.sleep(0.01)
 
 
 async def alive(request: Request) -> Response:
@@ -53,7 +38,7 @@ async def transfer(request: Request) -> Response:
 
 async def waiting(request: Request) -> Response:
     await ainsert("one", "two")
-    await wait()
+    await await_go()
     return PlainTextResponse("done")
 
 
@@ -112,7 +97,7 @@ async def hanging(request: Request) -> Response:
 
     async def parts() -> AsyncIterator[bytes]:
         yield b"one "
-        await wait()
+        await await_go()
         yield b"two"
 
     return StreamingResponse(parts())

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
 import txpool
-from tests.integration.web.served import arm, configure, insert, wait
+from tests.integration.web.served import ainsert, arm, configure, insert, wait
 from txpool.web.fastapi import in_transaction
 
 logging.basicConfig()
@@ -87,12 +87,6 @@ def waiting() -> str:
 
 
 # -- asynchronous endpoints -----------------------------------------------------------------------------------------
-
-
-async def ainsert(*names: str) -> None:
-    for name in names:
-        async with await txpool.aconnect(f"{name}.properties") as connection:
-            await connection.execute("insert into t values (1)")
 
 
 @app.post("/awaited", dependencies=[within])

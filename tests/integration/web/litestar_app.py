@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 from litestar import Litestar, Request, WebSocket, get, post, websocket
@@ -14,24 +13,11 @@ from litestar.exceptions import ClientException
 from litestar.response import Response, Stream
 
 import txpool
-from tests.integration.web.served import arm, configure
+from tests.integration.web.served import ainsert, arm, await_go, configure
 from txpool.web.asgi import TransactionMiddleware
 
 logging.basicConfig(level=logging.INFO)
 configure()
-
-
-async def ainsert(*names: str, number: int = 1) -> None:
-    for name in names:
-        async with await txpool.aconnect(f"{name}.properties") as connection:
-            await connection.execute("insert into t values (%s)", (number,))
-
-
-async def wait() -> None:
-    """Until the test lets it go on."""
-    Path("waiting").touch()
-    while not Path("go").exists():
-        await asyncio.sleep(0.01)
 
 
 @get("/loop")
@@ -55,7 +41,7 @@ async def failure() -> None:
 @post("/waiting")
 async def waiting() -> str:
     await ainsert("one", "two")
-    await wait()
+    await await_go()
     return "done"
 
 
@@ -64,7 +50,7 @@ async def stream() -> Stream:
     async def parts() -> AsyncIterator[bytes]:
         yield b"one "
         await ainsert("one")
-        await wait()
+        await await_go()
         await ainsert("two")
         yield b"two"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import os
@@ -36,10 +37,23 @@ def insert(*names: str, number: int = 1) -> None:
             connection.cursor().execute(f"insert into t values ({number})")
 
 
+async def ainsert(*names: str, number: int = 1) -> None:
+    for name in names:
+        async with await txpool.aconnect(f"{name}.properties") as connection:
+            await connection.execute("insert into t values (%s)", (number,))
+
+
 def wait() -> None:
     """Until the test lets it go on."""
     Path("waiting").touch()
     until(Path("go").exists)
+
+
+async def await_go() -> None:
+    """As `wait`, in an event loop."""
+    Path("waiting").touch()
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
 
 
 def arm(query: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import importlib.util
 import os
 import pwd
 import re
@@ -17,6 +16,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -343,7 +343,8 @@ def require_driver(require: Require) -> RequireDriver:
     ways = {"pymysql": "pip install -e '.[mariadb]'", "mysqlclient": f"{_TO_BUILD}; pip install -e '.[mysqlclient]'"}
 
     def require_driver(name: str) -> None:
-        require(importlib.util.find_spec(MODULES[name]), f"{name}: {ways[name]}")
+        # Not importlib.util's: Django over PyMySQL lets that stand for MySQLdb in its process.
+        require(PathFinder.find_spec(MODULES[name]), f"{name}: {ways[name]}")
 
     return require_driver
 

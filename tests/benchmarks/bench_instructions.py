@@ -1,14 +1,13 @@
 """The instructions of a transaction over one, two and three databases, beside its time, and as a ratio to by hand.
 
 Counted are the client's instructions in user space by callgrind: Python, libpq and SQLite, not the kernel and not the
-servers. These stand in memory: how many answers a client reads at once would else depend on the disk. Each figure is
-the difference between N and 2N transactions, so that what the runs have in common cancels out; the median of some
-rounds. The numbers change with Python, libpq and the processor. The ratio hardly changes but with the version of
-Python, so it is kept for each driver and version in `instructions.toml`: with --check, one that has grown by more than
-3 % is an error. Kept and compared is the least of the rounds: if the machine is busy, a client reads an answer in more
-parts, which takes more instructions, and never fewer. A version without kept ratios is compared with the largest of the
-others. The times are medians, taken in turn without callgrind, over servers on the disk; if the machine is busy, they
-tell little, and --check takes none.
+servers. These stand in memory, and what they answer is gathered on its way: how many answers a client reads at once
+would else depend on the disk and the load. A round is some hundred transactions, and its figure is their mean. The
+numbers change with Python, libpq and the processor. The ratio hardly changes but with the version of Python, so it is
+kept for each driver and version in `instructions.toml`: with --check, one that has grown by more than 3 % is an error.
+Kept and compared is the least of the rounds. A version without kept ratios is compared with the largest of the others.
+The times are medians, taken in turn without callgrind, over servers on the disk; if the machine is busy, they tell
+little, and --check takes none.
 Over psycopg the databases are PostgreSQL's, over the other drivers MariaDB's.
 
     python tests/benchmarks/bench_instructions.py [--driver psycopg pymysql mysqlclient] [--check | --keep]
@@ -34,12 +33,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.callgrind import count
 from tests.benchmarks.counted import PASSWORD
+from tests.benchmarks.gathering import gathering
 from tests.benchmarks.report import print_table
 from tests.benchmarks.running import Place, datasources, place_in
 from tests.benchmarks.servers import Server
 from tests.benchmarks.transactions import DRIVERS, by_hand, with_txpool
 
-TRANSACTIONS = 40
+TRANSACTIONS = 100
 ROUNDS = 5
 DATABASES = ("one", "two", "three")
 VARIANTS = ("by hand", "txpool")
@@ -53,16 +53,12 @@ Ratios = Mapping[str, float]
 def per_transaction(parts: Sequence[int], transactions: int, rounds: int) -> list[list[float]]:
     """By number of databases, and by round, the instructions of one transaction, from the parts that `counted` marks.
 
-    Over each number of databases there are the part up to the end of the warm-up, and for each round those of N and 2N.
+    Over each number of databases there are the part up to the end of the warm-up, and one for each round.
     """
-    width = 1 + 2 * rounds
+    width = 1 + rounds
     if not parts or len(parts) % width:
         raise ValueError(f"{len(parts)} parts cannot be {rounds} rounds each")
-    figures = []
-    for begin in range(0, len(parts), width):
-        once, twice = parts[begin + 1 : begin + width : 2], parts[begin + 2 : begin + width : 2]
-        figures.append([(more - less) / transactions for less, more in zip(once, twice, strict=True)])
-    return figures
+    return [[part / transactions for part in parts[begin + 1 : begin + width]] for begin in range(0, len(parts), width)]
 
 
 def kept_for(version: str, kept: Mapping[str, Ratios]) -> Ratios:
@@ -102,6 +98,11 @@ def unguarded(ratios: Ratios, kept: Ratios) -> list[str]:
     ]
 
 
+def _url(server: Server, port: int, database: str) -> str:
+    """The url of a server's database by way of this port."""
+    return server.url(database).replace(f":{server.port}/", f":{port}/")
+
+
 def _count(servers: Mapping[str, Server]) -> dict[str, dict[str, list[list[float]]]]:
     """By driver and variant, what `per_transaction` returns."""
 
@@ -110,9 +111,10 @@ def _count(servers: Mapping[str, Server]) -> dict[str, dict[str, list[list[float
         server = servers[driver]
         # The hashes of texts decide how dictionaries collide.
         environment = os.environ | {PASSWORD: server.password, "PYTHONHASHSEED": "0"}
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, gathering(server.port) as port:
             program = str(Path(__file__).with_name("counted.py"))
-            arguments = [program, driver, variant, str(TRANSACTIONS), str(ROUNDS), folder, *map(server.url, DATABASES)]
+            urls = [_url(server, port, database) for database in DATABASES]
+            arguments = [program, driver, variant, str(TRANSACTIONS), str(ROUNDS), folder, *urls]
             return per_transaction(count(arguments, environment), TRANSACTIONS, ROUNDS)
 
     jobs = [(driver, variant) for variant in reversed(VARIANTS) for driver in servers]  # what takes long comes first
@@ -194,8 +196,7 @@ def main() -> None:
         kept = kept_for(version, all_kept.get(driver, {}))
         timed = [] if options.check else _time_one(driver)
         print_table(
-            f"one row in each database, {driver}, log included, {ROUNDS} rounds of {TRANSACTIONS} and "
-            f"{2 * TRANSACTIONS}",
+            f"one row in each database, {driver}, log included, {ROUNDS} rounds of {TRANSACTIONS}",
             [*_HEADINGS, "kept", *(f"ms: {heading}" for heading in _HEADINGS[1:] if timed)],
             [
                 [name, *_cells(instructions, ",.0f"), f"{kept.get(name, 0):.3f}", *_cells(milliseconds, ".2f")]

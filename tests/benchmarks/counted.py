@@ -2,8 +2,8 @@
 
     counted.py DRIVER "by hand"|txpool N ROUNDS FOLDER URL...
 
-Over each number of databases: transactions to warm up, a mark, then in each round N and a mark, 2 N and a mark. The
-databases' password is in the environment.
+Over each number of databases: transactions to warm up, a mark, then in each round N and a mark. The databases' password
+is in the environment.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def main(driver: str, variant: str, transactions: int, rounds: int, folder: Path
         gc.collect()
         gc.freeze()
         mark()
-        for run in (transactions, 2 * transactions) * rounds:
-            for _ in range(run):
+        for _ in range(rounds):
+            for _ in range(transactions):
                 transaction()
             mark()
 

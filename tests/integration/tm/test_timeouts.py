@@ -100,6 +100,6 @@ def test_work_after_the_timeout_is_refused_and_never_autocommitted(world: ThreeD
     with pytest.raises(txpool.TransactionTimeout), txpool.transaction(timeout=0.1) as tx:
         world.insert(world.one)
         tx.on_cancel(expired.set)
-        assert expired.wait(10)
+        assert expired.wait(60)
         world.insert(world.two)
     assert world.held == (0, 0, 0)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 import pytest
 
+from tests.support.left_open import close_all
 from txpool.datasource import DataSource
 from txpool.demo.server import EmbeddedPostgres
 from txpool.testing import container
@@ -110,11 +111,16 @@ def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_stays_ambient() -> Iterator[None]:
-    """No test leaves a transaction to those behind it in the same process, nor a lock of logging.
+    """No test leaves a transaction to those behind it in the same process, nor a handler or a lock of logging.
 
-    Before Python 3.13 an interrupt within logging may leave one held, for which other threads wait for ever.
+    A command that runs in this process logs to the stderr of its test, which is closed then. Before Python 3.13 an
+    interrupt within logging may leave a lock held, for which other threads wait for ever.
     """
+    loggers = [(each, each.handlers[:], each.level) for each in (logging.getLogger(), logging.getLogger("txpool"))]
     yield
+    for logger, handlers, level in loggers:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
     inside: Any = logging
     for lock in [inside._lock, *(each().lock for each in [*inside._handlerList] if each() and each().lock)]:
         while lock._is_owned():
@@ -159,6 +165,7 @@ def postgres(require: Require) -> Iterator[EmbeddedPostgres]:
     require(there, "PostgreSQL: pip install 'txpool[demo]'")
     with container.postgres() as server:
         yield server
+        close_all()
 
 
 class Databases:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 import pytest
 
+from tests.support.left_open import close_all
 from txpool.datasource import DataSource
 from txpool.demo.server import EmbeddedPostgres
 from txpool.testing import container
@@ -78,6 +80,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """A collection of garbage in a test does not go through all tests and modules: that takes half a second of CPU."""
+    gc.collect()
+    gc.freeze()
+
+
 def _is_further_pair(item: pytest.Item) -> bool:
     if EVERY_PAIR or not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return False
@@ -110,11 +119,16 @@ def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_stays_ambient() -> Iterator[None]:
-    """No test leaves a transaction to those behind it in the same process, nor a lock of logging.
+    """No test leaves a transaction to those behind it in the same process, nor a handler or a lock of logging.
 
-    Before Python 3.13 an interrupt within logging may leave one held, for which other threads wait for ever.
+    A command that runs in this process logs to the stderr of its test, which is closed then. Before Python 3.13 an
+    interrupt within logging may leave a lock held, for which other threads wait for ever.
     """
+    loggers = [(each, each.handlers[:], each.level) for each in (logging.getLogger(), logging.getLogger("txpool"))]
     yield
+    for logger, handlers, level in loggers:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
     inside: Any = logging
     for lock in [inside._lock, *(each().lock for each in [*inside._handlerList] if each() and each().lock)]:
         while lock._is_owned():
@@ -159,6 +173,7 @@ def postgres(require: Require) -> Iterator[EmbeddedPostgres]:
     require(there, "PostgreSQL: pip install 'txpool[demo]'")
     with container.postgres() as server:
         yield server
+        close_all()
 
 
 class Databases:

@@ -57,5 +57,5 @@ def attempt_with_fault(world: CrashSite, proxy: Proxy, statement: Statement, how
         failpoints.arm("coordinator.prepared", "raise")
     said = attempt(1)
     failpoints.disarm()
-    assert proxy.failed.wait(10)
+    assert proxy.failed.wait(60)
     return said

@@ -160,7 +160,7 @@ def test_34_a_lost_answer_to_commit_is_success_though_no_status_tells(
                 assert world.attempt(0, *names) == DONE
                 proxy.fail_at(b"commit prepared", how)
                 assert world.attempt(1, *names) == DONE
-                assert proxy.failed.wait(10)
+                assert proxy.failed.wait(60)
                 proxy.repair(how)
                 assert "heuristics" not in world.kept()
             assert heuristics(world) == {}
@@ -182,7 +182,7 @@ def test_34_an_answer_that_recovery_loses_is_success_though_no_status_tells(
         with no_status(world):
             proxy.fail_at(b"commit prepared", how)
             assert heuristics(world) == {}
-            assert proxy.failed.wait(10)
+            assert proxy.failed.wait(60)
             proxy.repair(how)
     finally:
         proxy.close()
@@ -257,7 +257,7 @@ def test_34_a_lost_answer_to_the_commit_of_a_task_is_success(world: CrashSite, h
         with nullcontext() if status else no_status(world), world.coordinator():
             proxy.fail_at(b"commit prepared", how)
             assert attempt_of_a_task(world) == DONE
-            assert proxy.failed.wait(10)
+            assert proxy.failed.wait(60)
             proxy.repair(how)
             assert heuristics(world) == {}
     finally:

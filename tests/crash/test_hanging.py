@@ -115,7 +115,7 @@ def test_commit_ends_within_the_timeout_where_no_packet_comes_back(
             assert world.attempt(0, *names) == DONE
             proxy.fail_at(needle, how)
             assert attempt(world, 1, *names) == said
-            assert proxy.failed.wait(10)
+            assert proxy.failed.wait(60)
             proxy.heal()
             world.scan()
             assert world.prepared() == []

@@ -38,7 +38,7 @@ class PoolDatabase:
         self.connecting.release()
         with self._lock:
             self.connects += 1
-        assert self.gate.wait(20)
+        assert self.gate.wait(60)
         if self.down is not None:
             raise self.fault(self.down)
         raw = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)

@@ -54,4 +54,4 @@ def bouncer(server: EmbeddedPostgres, mode: str, *, server_connections: int = 20
             yield port
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)

@@ -25,6 +25,7 @@ import pymysql
 import pytest
 
 from tests.support.archives import unpack
+from tests.support.left_open import close_all
 from txpool.demo.server import free_port
 
 if TYPE_CHECKING:
@@ -357,6 +358,7 @@ def mariadb(require: Require) -> Iterator[MySQLServer]:
     assert program is not None
     with MySQLServer(program, settings=["--debug-no-sync", *UNSYNCED]) as server:
         yield server
+        close_all()
 
 
 @pytest.fixture(scope="session")
@@ -369,5 +371,6 @@ def mysql8(require: Require) -> Iterator[MySQLServer]:
         assert program is not None
         with MySQLServer(program, settings=UNSYNCED) as server:
             yield server
+            close_all()
     finally:
         shutil.rmtree(folder)

@@ -5,7 +5,9 @@ Each driver has subclasses of Connection and Cursor, in `txpool/resources/<datab
 
 from __future__ import annotations
 
+import sys
 import warnings
+from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
@@ -171,7 +173,7 @@ class PEP249Connection(TwoPhaseHandle):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a connection cannot travel to another process: send its datasource, and connect() there")
 
-    def __del__(self) -> None:
+    def __del__(self, program_ends: Callable[[], bool] = sys.is_finalizing) -> None:
         try:
             pooled = self.pooled
         except AttributeError:  # an interrupt came before it was made
@@ -179,7 +181,11 @@ class PEP249Connection(TwoPhaseHandle):
         # Without a pool state it belongs to the parent process: a forked child leaves it alone.
         if pooled is not None and pooled.pool_state is not None:
             # The pool closes the physical connection, whose state is unknown.
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+            try:
+                warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+            except (AttributeError, TypeError):
+                if not program_ends():  # the modules may have no names any more
+                    raise
 
 
 class Connection(PEP249Connection):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+import sys
 import weakref
 from collections.abc import Callable, Collection
 from functools import partial
@@ -192,8 +193,11 @@ class Pooled(Generic[C]):
         """When it is to be checked while it is idle, by the monotonic clock."""
         return max(self.returned_at, self.checked_at) + keepalive * self.jitter
 
-    def __del__(self) -> None:
+    def __del__(self, program_ends: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.pool_state is None:  # the parent's, after a fork
+            return
+        if program_ends():
+            self._close_at_end()
             return
         state = self.pool_state()
         if state is None or state.closed:
@@ -206,6 +210,14 @@ class Pooled(Generic[C]):
             if id(self) in state.members:
                 # A finaliser may run while its thread holds any lock: the maintenance thread does the rest.
                 state.maintenance_queue.put(self)
+
+    def _close_at_end(self) -> None:
+        """Close it when the modules, and so this one, may have no names any more."""
+        try:
+            if self.is_open:
+                self.connector.close(self.raw)
+        except Exception:
+            return  # its session ends with the process
 
     def __repr__(self) -> str:
         state = "opening" if not self.is_open else "taken" if self.holder else "idle"

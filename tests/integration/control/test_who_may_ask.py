@@ -110,7 +110,7 @@ def test_another_user_is_refused_though_he_has_reached_the_socket(conf: Path, st
         os.chdir(folder)
         os.setuid(65534)
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(10)
+            connection.settimeout(60)
             connection.connect(name)
             try:
                 connection.sendall(b'{"do": "suspend", "pool": "orders"}\\n')
@@ -153,7 +153,7 @@ def test_what_is_no_request_does_nothing_and_the_next_one_is_served(conf: Path, 
         connection.sendall(sent)
         if not sent.endswith(b"\n"):
             connection.shutdown(socket.SHUT_WR)
-        connection.settimeout(10)
+        connection.settimeout(60)
         try:
             answer = connection.recv(10_000)
         except ConnectionResetError:

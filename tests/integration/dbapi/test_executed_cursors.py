@@ -318,7 +318,7 @@ def test_a_finaliser_that_executes_during_a_statement(connection: Any) -> None:
 
 
 def test_threads_that_ask_it_at_once(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    cursor, both = insert(connection, 1), threading.Barrier(2, timeout=10)
+    cursor, both = insert(connection, 1), threading.Barrier(2, timeout=60)
 
     def slowly(*args: Any) -> Any:
         made = psycopg_private.cursor_with(*args)

@@ -110,7 +110,7 @@ def test_an_enlisted_handle_in_the_child(postgres_source: DataSource, databases:
 
         # Another thread may work in it, and its child's main thread has another name than the one that began.
         with ThreadPoolExecutor(1) as threads:
-            threads.submit(in_child, child).result(30)
+            threads.submit(in_child, child).result(60)
         in_child(child)
         connection.execute("insert into t values (3, 'parent')")
     assert databases.rows("one", "select id from t order by id") == [(1,), (3,)]
@@ -156,7 +156,7 @@ def test_a_child_leaves_the_parents_session_to_the_parents_death(databases: Data
         child, session = map(int, parent.stdout.readline().split())
         try:
             parent.kill()
-            parent.wait(20)
+            parent.wait(60)
             gone = "select not exists (select from pg_stat_activity where pid = %s)"
             until(lambda: databases.rows("two", gone, (session,)) == [(True,)])
         finally:

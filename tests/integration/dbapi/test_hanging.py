@@ -212,7 +212,7 @@ def test_a_server_that_lets_in_and_then_says_nothing_ends_the_wait(make: Maker, 
     proxy.fail_at(b"pg_control_system", NetworkFault.BLACK_HOLE)
     with pytest.raises(PoolTimeout, match="the last attempt to connect failed with ReplyTimeout"):
         within(datasource.connect)
-    assert proxy.failed.wait(10)
+    assert proxy.failed.wait(60)
     proxy.heal()
     assert_whole(datasource)
 

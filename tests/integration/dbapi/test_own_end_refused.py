@@ -57,27 +57,29 @@ def other(databases: Databases) -> Any:
         yield datasource
 
 
-@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
-def test_both_databases_commit(
-    source: DataSource, other: DataSource, databases: Databases, command: LiteralString, *, first: bool
-) -> None:
-    with txpool.transaction() as transaction:
-        connection = source.connect()
-        if not first:
-            connection.execute("insert into t values (1, 'v')")
-        with pytest.raises(txpool.ProgrammingError, match=NOT_SENT) as told:
-            connection.execute(command)
-        # A BEGIN ends nothing in PostgreSQL, and what is prepared is not this transaction's part.
-        assert f"inside {transaction.gtrid}, which alone begins and ends its part there" in str(told.value)
-        assert transaction.status is txpool.Status.ACTIVE
-        if first:
-            connection.execute("insert into t values (1, 'v')")
-        connection.execute("insert into t values (2, 'v')")
-        if source.mode != "local":
-            other.connect().execute("insert into t values (1, 'v')")
-    assert databases.rows("one", "select id from t order by id") == [(1,), (2,)]
-    assert databases.rows("two", "select id from t") == [(1,)] * (source.mode != "local")
+def test_both_databases_commit(source: DataSource, other: DataSource, databases: Databases, *, first: bool) -> None:
+    """For each command in a transaction of its own, which leaves the connections to the next one."""
+    for number, command in enumerate(COMMANDS):
+        print(repr(command))
+        with txpool.transaction() as transaction:
+            connection = source.connect()
+            if not first:
+                connection.execute("insert into t values (%s, 'one')", [2 * number])
+            with pytest.raises(txpool.ProgrammingError, match=NOT_SENT) as told:
+                connection.execute(command)
+            # A BEGIN ends nothing in PostgreSQL, and what is prepared is not this transaction's part.
+            assert f"inside {transaction.gtrid}, which alone begins and ends its part there" in str(told.value)
+            assert transaction.status is txpool.Status.ACTIVE
+            if first:
+                connection.execute("insert into t values (%s, 'one')", [2 * number])
+            connection.execute("insert into t values (%s, 'two')", [2 * number + 1])
+            if source.mode != "local":
+                other.connect().execute("insert into t values (%s, 'v')", [number])
+    count = len(COMMANDS)
+    assert databases.rows("one", "select id from t order by id") == [(each,) for each in range(2 * count)]
+    elsewhere = 0 if source.mode == "local" else count
+    assert databases.rows("two", "select id from t order by id") == [(each,) for each in range(elsewhere)]
     assert databases.prepared() == []
     assert source.statistics().destroyed == 0
 

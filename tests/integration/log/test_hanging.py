@@ -99,6 +99,6 @@ def test_a_server_that_lets_in_and_then_says_nothing_is_a_definite_failure(place
         proxy.fail_at(b"txpool_meta", NetworkFault.BLACK_HOLE)
         with pytest.raises(LogError, match="nothing was written"):
             within(log.finished)
-        assert proxy.failed.wait(10)
+        assert proxy.failed.wait(60)
         proxy.heal()
         assert within(log.finished) == set()

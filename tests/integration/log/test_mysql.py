@@ -337,7 +337,7 @@ def test_12_a_decision_whose_answer_was_lost_is_unknown_until_an_abort_record_me
                 proxy.fail_at(gtrid.encode(), fault)
                 with pytest.raises(LogUnknown, match="may or may not be written"):
                     log.record(gtrid, [])
-                assert proxy.failed.wait(10)
+                assert proxy.failed.wait(60)
                 assert log.abort(gtrid) is (Resolution.COMMITTED if found else Resolution.ABORTED)
     assert decided(place) == {lands}
 
@@ -388,7 +388,7 @@ def test_08_a_pointer_that_gave_in_to_another_transaction_is_still_refused_once_
         inserting = pool.submit(second.execute, insert, [gtrid])
         place.await_blocked(2)
         first.execute("rollback")
-        inserting.result(10)  # the pointer's transaction was rolled back
+        inserting.result(60)  # the pointer's transaction was rolled back
         second.execute("rollback")
         time.sleep(0.5)  # it waits for the third
         fencing = pool.submit(other.fence, log.incarnation)
@@ -396,10 +396,10 @@ def test_08_a_pointer_that_gave_in_to_another_transaction_is_still_refused_once_
         fenced = fencing.done()
         third.execute("rollback")
         try:
-            pointing.result(10)
+            pointing.result(60)
             pointed = True
         except LogError:
             pointed = False
-        fencing.result(10)
+        fencing.result(60)
     assert not (fenced and pointed), "a pointer was written after the fence"
     assert place.rows("one", "select gtrid from txpool_decisions") == []

@@ -77,8 +77,8 @@ def test_flush_all_cancels_what_plain_connections_execute_and_nothing_in_a_trans
         pids = sessions(databases)
         three.flush("all")
         with pytest.raises(psycopg.errors.QueryCanceled):
-            one.result(20)
-        assert two.result(20) == "committed"
+            one.result(60)
+        assert two.result(60) == "committed"
     assert databases.rows("one", "select v from t") == [("enlisted",)]
     gone(databases, *pids)
     assert three.statistics().size == 0
@@ -95,7 +95,7 @@ def test_flush_all_cancels_a_connection_that_has_been_in_a_transaction_and_is_pl
         until(lambda: databases.rows("two", RUNNING) == [(1,)])
         datasource.flush("all")
         with pytest.raises(psycopg.errors.QueryCanceled):
-            sleeping.result(20)
+            sleeping.result(60)
 
 
 def test_flush_all_leaves_a_connection_alone_before_its_user_has_it(source: OpenSource) -> None:

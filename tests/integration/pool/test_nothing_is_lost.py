@@ -98,7 +98,7 @@ def test_no_connection_is_lost_under_asynchronous_exceptions(
     time.sleep(0.5)  # the last one has struck
     stop.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert struck["struck"] > 30
     del thread, threads, victim

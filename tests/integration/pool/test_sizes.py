@@ -52,7 +52,7 @@ def test_grow_spike_and_shrink(pooled: Callable[..., DataSource], databases: Dat
                 barrier.wait()
 
         for future in [threads.submit(work) for _ in range(5)]:
-            future.result(30)
+            future.result(60)
     assert datasource.statistics().size == 5
     until(lambda: len(sessions(databases)) == 1)
     assert datasource.statistics().size == 1

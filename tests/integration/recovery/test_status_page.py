@@ -68,7 +68,7 @@ def test_an_operator_sees_what_is_in_doubt_and_why(site: Site, browse: Browse, t
         assert 'txpool_indoubt_branches{datasource="one"} 1.0' in metrics
         assert gtrid not in metrics
         request = urllib.request.Request(f"{url}api/scan", method="POST", headers={"Authorization": f"Bearer {TOKEN}"})
-        urllib.request.urlopen(request, timeout=30).close()
+        urllib.request.urlopen(request, timeout=60).close()
         while 'txpool_recovery_scans_total{result="completed"} 2.0' not in get(f"{url}metrics"):
             assert process.poll() is None
         assert until(process, "alarm, unreachable: datasource two has not answered").count("alarm, overdue") == 2

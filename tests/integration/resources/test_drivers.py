@@ -120,7 +120,7 @@ def test_psycopg_cancel_stops_a_statement_and_never_raises(pg: Any, raw: Any, da
     while not databases.rows("one", "select 1 from pg_stat_activity where query like 'select pg_sleep(600)'"):
         pass
     pg.cancel(raw)
-    thread.join(30)
+    thread.join(60)
     assert len(failures) == 1
     raw.close()
     pg.cancel(raw)
@@ -133,7 +133,7 @@ def test_psycopg_connects_not_for_ever_where_no_time_is_left(own: dict[str, Any]
         driver = make_driver(DataSourceSettings.load(name="silent", driver="psycopg", url=url, **own))
         connecting = pool.submit(driver.connect, -0.2)
         with pytest.raises(OperationalError, match="timeout"):
-            connecting.result(20)
+            connecting.result(60)
 
 
 def test_psycopg_identity_is_the_servers_own(pg: Any, raw: Any, databases: Databases) -> None:

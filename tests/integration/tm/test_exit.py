@@ -401,3 +401,24 @@ def test_an_impatient_interrupt_ends_the_waiting(book: Site, other: EmbeddedPost
     said = run(book, f'{BEGIN}write("one", "book")\n{FREEZE}\nfreeze({other.pid})\n{interrupt}')
     assert "interrupted" in said
     assert "Traceback" not in said
+
+
+def test_what_outlives_the_names_of_the_modules_says_nothing(site: Site) -> None:
+    """A module that was imported before txpool keeps connections; others keep txpool's modules, as threads do."""
+    said = run(
+        site,
+        f"""import json
+{BEGIN}
+names = ("one", "ledger")
+json.kept = [connect(f"{{name}}.properties") for name in names]  # in use
+for name in names:
+    with connect(f"{{name}}.properties") as given_back:
+        json.kept.append(given_back.pooled)
+    json.kept.append(connect(f"{{name}}.properties"))
+    json.kept[-1].cursor().execute("insert into t values (1)")
+find("ledger.properties").close()
+sys.kept = list(sys.modules.values())
+""",
+    )
+    assert said == ""
+    assert site.databases.rows("one", "select count(*) from t") == [(0,)]

@@ -179,7 +179,7 @@ def test_what_a_reader_notifies_is_heard_once_the_others_have_committed(world: E
         with txpool.transaction():
             world.execute("one", statement)
             world.write("two")
-        assert [(each.payload) for each in listener.notifies(timeout=10, stop_after=1)] == ["invoice 42"]
+        assert [(each.payload) for each in listener.notifies(timeout=60, stop_after=1)] == ["invoice 42"]
         with pytest.raises(ZeroDivisionError), txpool.transaction():
             world.execute("one", statement)
             world.write("two")
@@ -189,7 +189,7 @@ def test_what_a_reader_notifies_is_heard_once_the_others_have_committed(world: E
             world.execute("one", statement)
             world.kill(world.read("two"))
         listener.execute("notify paid, 'the end'")
-        assert [each.payload for each in listener.notifies(timeout=10, stop_after=1)] == ["the end"]
+        assert [each.payload for each in listener.notifies(timeout=60, stop_after=1)] == ["the end"]
 
 
 def test_in_doubt_the_readers_roll_back_at_once(world: EachMode) -> None:
@@ -205,7 +205,7 @@ def test_in_doubt_the_readers_roll_back_at_once(world: EachMode) -> None:
             world.read("book")
         assert not world.locked
         listener.execute("notify paid, 'the end'")
-        assert [each.payload for each in listener.notifies(timeout=10, stop_after=1)] == ["the end"]
+        assert [each.payload for each in listener.notifies(timeout=60, stop_after=1)] == ["the end"]
 
 
 WRITES = "create function writes() returns integer language sql as 'insert into t values (5) returning n'"

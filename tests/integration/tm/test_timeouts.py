@@ -10,6 +10,19 @@ import pytest
 
 import txpool
 from tests.integration.tm.three_databases import ThreeDatabases
+from tests.support.waiting import until
+
+
+def expire_while_it_sleeps(world: ThreeDatabases) -> None:
+    """Expire the ambient transaction as its timer does, but only once a session of it sleeps."""
+    transaction = txpool.current()
+    assert transaction is not None
+
+    def expire() -> None:
+        until(lambda: world.databases.rows("two", "select 1 from pg_stat_activity where wait_event = 'PgSleep'"))
+        transaction.expire(0.5)
+
+    threading.Thread(target=expire).start()
 
 
 def test_a_timeout_while_it_prepares_is_told_as_that(world: ThreeDatabases) -> None:
@@ -19,7 +32,8 @@ def test_a_timeout_while_it_prepares_is_told_as_that(world: ThreeDatabases) -> N
         "create constraint trigger slow after insert on t deferrable initially deferred "
         "for each row execute function nap()",
     )
-    with pytest.raises(txpool.TransactionTimeout, match=r"0\.5 s") as raised, txpool.transaction(timeout=0.5):
+    with pytest.raises(txpool.TransactionTimeout, match=r"0\.5 s") as raised, txpool.transaction():
+        expire_while_it_sleeps(world)
         world.insert(world.one, world.two)
     causes = [raised.value.__cause__, getattr(raised.value.__cause__, "__cause__", None)]
     assert any(isinstance(cause, psycopg.errors.QueryCanceled) for cause in causes)
@@ -42,10 +56,11 @@ def test_connect_waits_inside_a_transaction_as_long_as_it_is_told(world: ThreeDa
 
 
 def test_a_timeout_cancels_what_is_executing(world: ThreeDatabases) -> None:
-    with pytest.raises(txpool.TransactionTimeout) as raised, txpool.transaction(timeout=0.3):
+    with pytest.raises(txpool.TransactionTimeout) as raised, txpool.transaction():
+        expire_while_it_sleeps(world)
         world.insert(world.one)
         with closing(world.two.connect()) as connection:
-            connection.cursor().execute("select pg_sleep(60)")
+            connection.cursor().execute("select pg_sleep(600)")
     assert isinstance(raised.value.__cause__, psycopg.errors.QueryCanceled)
     assert world.held == (0, 0, 0)
     world.insert(world.one)
@@ -64,10 +79,11 @@ def test_a_cancel_that_comes_before_its_statement_is_sent_again(
             cancel(raw, timeout)
 
     monkeypatch.setattr(type(driver), "cancel", lambda _, raw, timeout=None: too_early(raw, timeout))
-    with pytest.raises(txpool.TransactionTimeout) as raised, txpool.transaction(timeout=0.3):
+    with pytest.raises(txpool.TransactionTimeout) as raised, txpool.transaction():
+        expire_while_it_sleeps(world)
         world.insert(world.one)
         with closing(world.one.connect()) as connection:
-            connection.cursor().execute("select pg_sleep(20)")
+            connection.cursor().execute("select pg_sleep(600)")
     assert isinstance(raised.value.__cause__, psycopg.errors.QueryCanceled)
     assert len(cancelled) > 1
     assert world.held == (0, 0, 0)
@@ -100,6 +116,6 @@ def test_work_after_the_timeout_is_refused_and_never_autocommitted(world: ThreeD
     with pytest.raises(txpool.TransactionTimeout), txpool.transaction(timeout=0.1) as tx:
         world.insert(world.one)
         tx.on_cancel(expired.set)
-        assert expired.wait(10)
+        assert expired.wait(60)
         world.insert(world.two)
     assert world.held == (0, 0, 0)

@@ -50,7 +50,7 @@ def test_what_cannot_travel_comes_as_text() -> None:
 
 def test_many_ask_at_once() -> None:
     meeting = threading.Barrier(8)
-    server = DriverServer(lambda request: (meeting.wait(30), request)[1])
+    server = DriverServer(lambda request: (meeting.wait(60), request)[1])
     replies: list[int] = []
     threads = [threading.Thread(target=lambda n=n: replies.append(ask_driver(server.address, n))) for n in range(8)]
     for thread in threads:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.kafka.broker import Broker, find_classpath
+from tests.support.left_open import close_all
 
 if TYPE_CHECKING:
     from tests.conftest import Require
@@ -28,6 +29,7 @@ def kafka(require: Require, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     try:
         broker.start()
         yield broker
+        close_all()
     finally:
         broker.kill()
 

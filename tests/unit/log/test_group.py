@@ -128,7 +128,7 @@ def test_wherever_an_interrupt_comes_to_the_writer_every_other_thread_is_told_th
         except Interrupt:
             pass
         for thread in others:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive(), f"interrupted {interrupting.raised}, a thread waits for ever"
         world.keep(f"later {attempt}")
         kept = world.kept()
@@ -170,7 +170,7 @@ def test_a_writer_that_is_interrupted_twice_leaves_nobody_asleep(
     with pytest.raises(Interrupt):
         world.group.write(work)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), "it waits for ever"
     assert world.told == dict.fromkeys(keys, told)
     assert world.kept() == (set(keys) if told == "yes" else set())
@@ -254,11 +254,11 @@ def test_a_fork_that_waits_in_vain_for_a_reader_leaves_no_writer_asleep(
 
     def read(_: sqlite3.Cursor) -> None:
         reading.set()
-        done.wait(10)
+        done.wait(60)
 
     reader = threading.Thread(target=world.group.read, args=(read,), daemon=True)
     reader.start()
-    assert reading.wait(10)
+    assert reading.wait(60)
     forking = threading.Thread(target=world.group.pause, daemon=True)
     forking.start()
     while not world.group._write_lock.locked():
@@ -266,9 +266,9 @@ def test_a_fork_that_waits_in_vain_for_a_reader_leaves_no_writer_asleep(
     writer = threading.Thread(target=world.keep, args=("kept",), daemon=True)
     writer.start()
     await_asleep(world, 1)
-    forking.join(10)
-    writer.join(5)
+    forking.join(60)
+    writer.join(60)
     done.set()
-    reader.join(10)
+    reader.join(60)
     assert not writer.is_alive(), "its thread waits for ever"
     assert world.told == {"kept": "yes"}

@@ -41,7 +41,7 @@ def test_suspended_who_borrows_waits_and_is_served_in_order(database: PoolDataba
         assert pool.statistics().idle == 1, "it is there, and nobody gets it"
         pool.resume()
         for future in futures:
-            future.result(20)
+            future.result(60)
         assert order == [0, 1, 2]
         assert not pool.statistics().suspended
         use(pool)
@@ -71,7 +71,7 @@ def test_suspended_what_is_taken_goes_on_and_comes_back(database: PoolDatabase) 
         assert waiting(pool) == 1, "even one that came back is not handed on"
         assert not waiter.done()
         pool.resume()
-        pool.give_back(waiter.result(20))
+        pool.give_back(waiter.result(60))
 
 
 def test_suspended_under_load_nobody_holds_one(database: PoolDatabase) -> None:
@@ -95,7 +95,7 @@ def test_suspended_under_load_nobody_holds_one(database: PoolDatabase) -> None:
             until(lambda takes=takes: pool.statistics().takes > takes)  # type: ignore[misc]
         stop.set()
         for future in futures:
-            future.result(20)
+            future.result(60)
 
 
 def test_suspended_and_closed_says_closed(database: PoolDatabase) -> None:
@@ -105,7 +105,7 @@ def test_suspended_and_closed_says_closed(database: PoolDatabase) -> None:
         until(lambda: waiting(pool) == 1)
         pool.close()
         with pytest.raises(PoolClosed):
-            waiter.result(20)
+            waiter.result(60)
 
 
 def test_suspended_stays_so_in_a_forked_child(database: PoolDatabase) -> None:
@@ -164,7 +164,7 @@ def test_off_max_size_max_wait_and_leaks_hold(database: PoolDatabase, caplog: py
         waiter = threads.submit(pool.take, 20)
         until(lambda: waiting(pool) == 1)
         pool.give_back(held)
-        pool.give_back(waiter.result(20))
+        pool.give_back(waiter.result(60))
         assert database.connects == 2
         assert database.most_live == 1
 
@@ -247,7 +247,7 @@ def test_who_was_kept_from_trying_is_served_once_another_users_connect_succeeds(
         assert waiting(pool) == 1, "the other connect is still under way"
         database.down = None
         other.gate.set()
-        held = separate.result(20)
+        held = separate.result(60)
         assert waits.exception(20) is None, "there was a free slot all the time"
         pool.give_back(held)
 

@@ -58,7 +58,7 @@ def test_close_while_connecting(database: PoolDatabase) -> None:
     database.gate.clear()
     with pool_of(database) as pool, ThreadPoolExecutor(1) as threads:
         late = threads.submit(pool.take)
-        assert database.connecting.acquire(timeout=20)
+        assert database.connecting.acquire(timeout=60)
         pool.close()
         database.gate.set()
         assert isinstance(late.exception(20), PoolClosed)
@@ -85,7 +85,7 @@ def test_del_stops_threads(database: PoolDatabase) -> None:
         pool.wait_ready(20)
         (thread,) = maintenance_of("forgotten")
         del pool
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
         assert not database.live
     finally:

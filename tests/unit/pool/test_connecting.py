@@ -20,10 +20,10 @@ def test_concurrent_filling(database: PoolDatabase) -> None:
     with pool_of(database, max_size=5) as pool, ThreadPoolExecutor(5) as threads:
         results = [threads.submit(pool.take) for _ in range(5)]
         for _ in range(5):
-            assert database.connecting.acquire(timeout=20)
+            assert database.connecting.acquire(timeout=60)
         database.gate.set()
         for result in results:
-            pool.give_back(result.result(20))
+            pool.give_back(result.result(60))
         assert len(database.live) == 5
 
 
@@ -37,7 +37,7 @@ def test_giving_back_while_another_connects(database: PoolDatabase) -> None:
         assert pool.take(timeout=0) is pooled
         pool.give_back(pooled)
         database.gate.set()
-        pool.give_back(slow.result(20))
+        pool.give_back(slow.result(60))
 
 
 def test_interrupt_while_connecting(database: PoolDatabase) -> None:
@@ -158,7 +158,7 @@ def test_failed_background_connect_leaves_room(database: PoolDatabase) -> None:
     database.gate.clear()
     database.down = "wrong password"
     with pool_of(database, min_size=1, max_size=1, max_wait=3600) as pool, ThreadPoolExecutor(1) as threads:
-        assert database.connecting.acquire(timeout=20)
+        assert database.connecting.acquire(timeout=60)
         user = threads.submit(pool.take)
         until(lambda: waiting(pool))
         database.gate.set()

@@ -58,7 +58,7 @@ class EchoServer:
 
     def shut(self) -> None:
         for thread in self._threads:
-            thread.join(20)
+            thread.join(60)
         self._listener.close()
 
 
@@ -76,7 +76,7 @@ def test_child_begins_empty(server: EchoServer) -> None:
 
         def child() -> None:
             assert pool.statistics().size == 0
-            mine = [pool.take(timeout=5), pool.take(timeout=5)]
+            mine = [pool.take(timeout=60), pool.take(timeout=60)]
             assert not {id(pooled.raw) for pooled in mine} & {id(held.raw), id(idle.raw)}
             for pooled in mine:
                 server.ping(pooled.raw)
@@ -126,7 +126,7 @@ def test_child_of_a_busy_parent(server: EchoServer) -> None:
 
         def child() -> None:
             assert pool.statistics().waiting == 0
-            first = pool.take(timeout=5)
+            first = pool.take(timeout=60)
             pool.discard(first)
             pool.wait_ready(5)
             assert any(thread.name == "txpool-pool-orders" for thread in threading.enumerate())
@@ -134,7 +134,7 @@ def test_child_of_a_busy_parent(server: EchoServer) -> None:
         with pool.state.lock:
             in_child(child)
         pool.give_back(held)
-        pool.give_back(waiting.result(20))
+        pool.give_back(waiting.result(60))
 
 
 def test_grandchild(server: EchoServer) -> None:

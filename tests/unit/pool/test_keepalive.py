@@ -67,7 +67,7 @@ class Gated(PoolDatabase):
 
     def ping(self, raw: Raw, timeout: float | None = None) -> None:
         self.asked.set()
-        self.answer.wait(20)
+        self.answer.wait(60)
         super().ping(raw, timeout)
 
 
@@ -84,7 +84,7 @@ def test_it_holds_no_lock_and_takes_one_at_a_time(gated: Gated) -> None:
         taken = [pool.take() for _ in range(3)]
         for pooled in taken:
             pool.give_back(pooled)
-        assert gated.asked.wait(20)
+        assert gated.asked.wait(60)
         assert pool.statistics().idle == 2, "one is asked, the others can be taken"
         for _ in range(10):
             use(pool)
@@ -96,7 +96,7 @@ def test_it_holds_no_lock_and_takes_one_at_a_time(gated: Gated) -> None:
 def test_who_waits_gets_the_one_that_was_asked(gated: Gated) -> None:
     with pool_of(gated, max_size=1, keepalive=0.05, check_bypass=60, max_wait=20) as pool:
         use(pool)
-        assert gated.asked.wait(20)
+        assert gated.asked.wait(60)
         threading.Timer(0.1, gated.answer.set).start()
         use(pool)
         assert gated.connects == 1
@@ -119,7 +119,7 @@ def test_it_keeps_no_quiet_pool_from_shrinking(database: PoolDatabase) -> None:
 def test_what_is_drained_while_it_is_asked_is_closed(gated: Gated) -> None:
     with pool_of(gated, keepalive=0.05) as pool:
         use(pool)
-        assert gated.asked.wait(20)
+        assert gated.asked.wait(60)
         pool.drain()
         gated.answer.set()
         until(lambda: not pool.statistics().size)

@@ -21,7 +21,7 @@ def test_spike(database: PoolDatabase) -> None:
     """Many at once are served by few connections."""
     with pool_of(database, max_size=3) as pool, ThreadPoolExecutor(20) as threads:
         for done in [threads.submit(use, pool) for _ in range(200)]:
-            done.result(20)
+            done.result(60)
         assert database.most_live <= 3
 
 
@@ -93,7 +93,7 @@ def test_stress(database: PoolDatabase, round_: int) -> None:
                 done.result()
         database.down = None
         until(lambda: pool.statistics().taken == 0)
-        everything = [pool.take(timeout=20) for _ in range(cap)]
+        everything = [pool.take(timeout=60) for _ in range(cap)]
         assert len({pooled.raw for pooled in everything}) == cap, "all places are there"
         with pytest.raises(PoolTimeout):
             pool.take(timeout=0)

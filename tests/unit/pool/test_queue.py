@@ -84,7 +84,7 @@ def test_dead_client(database: PoolDatabase) -> None:
         patient = threads.submit(pool.take)
         until(lambda: waiting(pool))
         pool.give_back(held)
-        pool.give_back(patient.result(20))
+        pool.give_back(patient.result(60))
 
 
 def test_cancellation_in_queue(database: PoolDatabase, interrupt: Callable[[], None]) -> None:
@@ -104,7 +104,7 @@ def test_cancellation_in_queue(database: PoolDatabase, interrupt: Callable[[], N
         other = threads.submit(pool.take)
         until(lambda: waiting(pool))
         pool.give_back(held)
-        pool.give_back(other.result(20))
+        pool.give_back(other.result(60))
 
 
 @pytest.mark.parametrize("way", ["timed out", "interrupted"])
@@ -116,11 +116,11 @@ def test_connection_not_lost(database: PoolDatabase, interrupt: Callable[[], Non
         for number in range(2000):
             if number >= 60 and ended[meant]:
                 break
-            held = pool.take(timeout=20)
+            held = pool.take(timeout=60)
             caught = threading.Event()  # an interrupt is, from here on
 
             def hand_over(held: Pooled[Raw], caught: threading.Event) -> None:
-                caught.wait(20)
+                caught.wait(60)
                 time.sleep(0.002)
                 if way == "interrupted":
                     interrupt()
@@ -136,10 +136,10 @@ def test_connection_not_lost(database: PoolDatabase, interrupt: Callable[[], Non
                     time.sleep(20)
             except (KeyboardInterrupt, PoolTimeout) as error:
                 ended[type(error).__name__] += 1
-            giver.result(20)
+            giver.result(60)
             until(lambda: pool.statistics().taken == 0)
             assert waiting(pool) == 0
-        pool.give_back(pool.take(timeout=20))
+        pool.give_back(pool.take(timeout=60))
         assert database.most_live == 1
     print(ended)
     assert ended[meant]

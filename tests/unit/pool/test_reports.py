@@ -79,7 +79,7 @@ def test_stats_usage(database: PoolDatabase) -> None:
         assert (numbers.size, numbers.taken, numbers.idle, numbers.waiting) == (1, 1, 0, 1)
         time.sleep(0.02)
         pool.give_back(held)
-        pool.discard(other.result(20))
+        pool.discard(other.result(60))
         numbers = pool.statistics()
         assert (numbers.takes, numbers.waits, numbers.created, numbers.destroyed) == (2, 1, 1, 1)
         assert numbers.wait_seconds >= 0.02

@@ -104,7 +104,7 @@ def test_resize(database: PoolDatabase) -> None:
         third = threads.submit(pool.take)
         until(lambda: waiting(pool))
         pool.resize(0, 3)
-        held.append(third.result(20))
+        held.append(third.result(60))
         idle = held.pop()
         pool.give_back(idle)
         pool.resize(0, 1)
@@ -129,7 +129,7 @@ def test_resize_below_waiters(database: PoolDatabase) -> None:
         pool.give_back(first)
         assert waiting(pool) == 1
         pool.give_back(second)
-        assert third.result(20) is second
+        assert third.result(60) is second
         pool.give_back(second)
 
 

@@ -103,7 +103,7 @@ def test_who_waits_has_the_place_of_one_that_was_dropped(timed: Timed) -> None:
         _, last = filled(pool, 2)
         timed.silent = {last.raw}
         first = pool.take()
-        second = threads.submit(pool.take).result(20)
+        second = threads.submit(pool.take).result(60)
         assert second.raw is not last.raw
         assert pool.statistics().size == 2
         pool.give_back(first)

@@ -33,7 +33,7 @@ def test_the_thread_scans_at_once_and_stop_waits_for_the_pass() -> None:
     world.calls.before = hold
     world.recovery.start()
     world.recovery.start()
-    assert reached.wait(30)
+    assert reached.wait(60)
     stopper = threading.Thread(target=world.recovery.stop)
     stopper.start()
     assert world.disk.outcomes
@@ -57,7 +57,7 @@ def test_the_thread_outlives_a_scan_that_fails(caplog: pytest.LogCaptureFixture)
 
     world.calls.before = fail_once
     manager.start()
-    assert done.wait(30)
+    assert done.wait(60)
     manager.stop()
     assert world.is_clean()
     assert "bad disk" in caplog.text
@@ -74,7 +74,7 @@ def test_stop_ends_a_backoff_and_the_orphan_waits_for_the_next_scan() -> None:
 
     world.calls.before = watch
     manager.start()
-    assert listed.wait(30)
+    assert listed.wait(60)
     manager.stop()
     assert len(world.a.prepared) == 1
     assert manager.last_report is not None

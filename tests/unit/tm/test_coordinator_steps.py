@@ -296,7 +296,7 @@ def test_the_settler_tells_the_log_what_could_not_be_told() -> None:
     world.run({lost: ("before", ConnectionLost), lost + 1: ("before", ConnectionLost)})
     settler, told = Resolver(), threading.Event()
     settler.add(world.coordinator, lambda result: told.set())
-    assert told.wait(30)
+    assert told.wait(60)
     settler.close(until=monotonic())
     assert world.disk.finished == {world.gtrid}
 

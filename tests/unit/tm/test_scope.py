@@ -212,7 +212,7 @@ def test_a_timeout_marks_rollback_only() -> None:
     expired = threading.Event()
     with pytest.raises(txpool.TransactionTimeout, match=r"0\.05 s"), txpool.transaction(timeout=0.05) as tx:
         tx.on_cancel(expired.set)
-        assert expired.wait(10)
+        assert expired.wait(60)
         assert tx.status is Status.MARKED_ROLLBACK
     assert tx.status is Status.ROLLED_BACK
 
@@ -229,7 +229,7 @@ def test_what_being_cancelled_looked_like_is_the_cause_of_the_timeout() -> None:
     expired = threading.Event()
     with pytest.raises(txpool.TransactionTimeout) as raised, txpool.transaction(timeout=0.05) as tx:
         tx.on_cancel(expired.set)
-        assert expired.wait(10)
+        assert expired.wait(60)
         raise OSError("canceling statement")
     assert isinstance(raised.value.__cause__, OSError)
 
@@ -323,13 +323,13 @@ def test_it_does_not_commit_while_another_thread_makes_something_a_part_of_it() 
     def grow(tx: Transaction) -> None:
         with tx.defer_commit():
             growing.set()
-            ended.wait(30)
+            ended.wait(60)
 
     so = "another thread was still adding work to it"
     with pytest.raises(txpool.TransactionRolledBack, match=so), txpool.transaction() as tx:
         thread = threading.Thread(target=grow, args=[tx])
         thread.start()
-        growing.wait(30)
+        growing.wait(60)
     ended.set()
     thread.join()
     with txpool.transaction() as tx:

@@ -63,7 +63,7 @@ def test_hundreds_of_short_threads_leave_the_jvms_count_as_it_was(jdbc_jars: Jar
             thread.join()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and thread.name.startswith("Thread-"):
-            thread.join(10)
+            thread.join(60)
     assert found == [[(1,)]] * 300
     assert beans.getThreadCount() <= before + 2, "H2 may have made some of its own"
 

@@ -54,7 +54,7 @@ def test_an_application_that_is_preloaded(when: str, jdbc_jars: Jars, tmp_path: 
         answer = _ask(place)
     finally:
         process.send_signal(signal.SIGTERM)
-        status = process.wait(30)
+        status = process.wait(60)
     if when == "served":
         assert "[('done',)]" in answer
     else:

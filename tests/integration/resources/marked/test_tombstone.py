@@ -73,7 +73,7 @@ def test_tombstone_waits_for_the_row_in_flight(ledger: Ledger, commits: bool) ->
             branch.record(gtrid, others(gtrid))
         else:
             branch.rollback()
-        assert met.result(30).committed is commits
+        assert met.result(60).committed is commits
     assert ledger.rows() == {gtrid: "commit" if commits else "abort"}
     assert ledger.work() == (1 if commits else 0)
 

@@ -47,7 +47,7 @@ def test_session_lost_in_commit_is_unknown_until_the_tombstone(pg: Ledger) -> No
             assert not recording.done()
         pg.query_rows(f"select pg_terminate_backend({pid}, 5000)")
         with pytest.raises(psycopg.errors.AdminShutdown):
-            recording.result(30)
+            recording.result(60)
     assert branch.abort(gtrid) is Resolution.ABORTED
     assert branch.rollback() is BranchOutcome.ROLLED_BACK
     assert pg.rows() == {gtrid: "abort"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +19,7 @@ from txpool.resources.mysql.session.server import CREATE_IDENTITY
 
 if TYPE_CHECKING:
     from tests.conftest import PythonWithout, Require
+    from tests.support.mysql import RequireDriver
 
 PASSWORD = "TXPOOL_TEST_MYSQL_PASSWORD"  # the name of a variable
 _SQL = re.compile(r"\b(?:GRANT|CREATE|SET GLOBAL|INSERT|ALTER)\b[^;]*", re.IGNORECASE)
@@ -168,6 +171,33 @@ except txpool.ConfigurationError as error:
     raise SystemExit(str(error))
 """
     assert "pip install 'txpool[mariadb]'" in python_without("pymysql", source)
+
+
+#: As a program does for Django, which takes no other module.
+_STANDS_FOR = """
+import pymysql, txpool
+pymysql.install_as_MySQLdb()
+try:
+    txpool.DataSource(name="x", driver="mysqlclient", mode="xa", url="mysql://a@localhost/b")
+except txpool.ConfigurationError as error:
+    raise SystemExit(str(error))
+"""
+
+
+def test_a_driver_that_another_stands_for_names_the_extra(python_without: PythonWithout) -> None:
+    said = python_without("MySQLdb", _STANDS_FOR)
+    assert said == (
+        "datasource x: driver mysqlclient needs MySQLdb, which is not installed: pip install 'txpool[mysqlclient]'\n"
+    )
+
+
+def test_a_driver_that_is_installed_and_another_stands_for(require_driver: RequireDriver) -> None:
+    require_driver("mysqlclient")
+    done = subprocess.run([sys.executable, "-c", _STANDS_FOR], capture_output=True, text=True, check=False)
+    assert done.stderr == (
+        "driver = mysqlclient needs MySQLdb, and in this process pymysql has that name: leave out "
+        "install_as_MySQLdb(), or write driver = pymysql\n"
+    )
 
 
 def test_a_recovery_account_that_cannot_clean_up_after_spark(place: Checked) -> None:

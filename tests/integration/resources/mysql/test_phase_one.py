@@ -237,7 +237,7 @@ def test_the_answer_to_prepare_is_lost(world: BranchDatabase) -> None:
     with pytest.raises(OperationalError):
         branch.start_prepare()
         branch.await_prepare()
-    assert proxy.failed.wait(10)
+    assert proxy.failed.wait(60)
     branch.start_rollback()
     # The server may be executing PREPARE still: then recovery finds the branch later.
     if branch.await_rollback() is not BranchOutcome.ROLLED_BACK:

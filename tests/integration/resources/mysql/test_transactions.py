@@ -103,7 +103,7 @@ def test_phases_overlap(managed: BranchDatabase) -> None:
 def test_a_deadlock_is_transient(managed: BranchDatabase) -> None:
     managed.server.execute("insert into work values (1, 0), (2, 0)", database="one")
     source = managed.datasource()
-    barrier = threading.Barrier(2, timeout=30)
+    barrier = threading.Barrier(2, timeout=60)
     tries: list[int] = []
 
     @txpool.transactional(attempts=5)

@@ -89,7 +89,7 @@ def test_a_dropped_transaction_rolls_back(log: Path, outbox: Any, monkeypatch: p
         return work
 
     work = begun()
-    assert undone.wait(10)
+    assert undone.wait(60)
     assert (sent(outbox), left(outbox)) == ([], [])
     with pytest.raises(txpool.ProgrammingError):
         work.write(b"late")

@@ -101,7 +101,7 @@ def test_adopted_branches_do_not_wait_for_ever_for_a_connection() -> None:
         branch = AdoptedBranch(
             BranchRecord(new_xid(), "one", ""), PhaseTwoConnections(PostgreSQLPhaseTwo, driver, Deadlines(None, 0.2))
         )
-        pool.submit(branch.start_commit).result(20)
+        pool.submit(branch.start_commit).result(60)
         assert branch.await_commit() is BranchOutcome.UNKNOWN
 
 

@@ -50,5 +50,5 @@ def rolled_back(world: OneDatasource) -> None:
 def in_a_thread(work: Callable[[], object]) -> None:
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()

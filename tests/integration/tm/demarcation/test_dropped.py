@@ -127,12 +127,12 @@ def test_a_finaliser_does_not_wait(world: OneDatasource, reports: Reports) -> No
     def work() -> None:
         with enlistment.lock:
             busy.set()
-            go_on.wait(30)
+            go_on.wait(60)
 
     enlistment = connection.enlistment
     thread = threading.Thread(target=work)
     thread.start()
-    busy.wait(30)
+    busy.wait(60)
     try:
         with world.datasource.pool.state.lock:
             sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)

@@ -91,7 +91,7 @@ def test_it_timed_out(world: OneDatasource) -> None:
         tx.on_cancel(expired.set)
         connection = world.datasource.connect()
         world.insert(connection, 1)
-        assert expired.wait(20)
+        assert expired.wait(60)
         for use in (world.datasource.connect, connection.cursor, before.cursor):
             with pytest.raises(TransactionTimeout):
                 use()

@@ -61,7 +61,7 @@ def returns(work: Callable[[], None]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive(), "it waits for a lock that its own thread holds"
     assert errors == []
 

@@ -49,7 +49,7 @@ def test_of_two_at_a_time_one_waits(world: OneDatasource, databases: Databases, 
         until(lambda: waits(databases))
         if not commits:
             raise LookupError
-    thread.join(30)
+    thread.join(60)
     assert [type(each) for each in outcome] == [AlreadyDone if commits else str]
     assert world.read() == ([0, 1] if commits else [0, 2])
 
@@ -65,7 +65,7 @@ def test_many_at_once_where_nothing_was_recorded_before(world: OneDatasource) ->
         try:
             with transaction():
                 world.insert(datasource.connect(), number)
-                start.wait(10)
+                start.wait(60)
                 with transaction(transaction_id=f"invoice-{number}", record_in=datasource):
                     world.insert(datasource.connect(), -number)
         except BaseException as error:

@@ -42,7 +42,7 @@ def test_a_thread_that_only_executes(world: OneDatasource, strict: DataSource, m
     monkeypatch.setattr(sys, "unraisablehook", hook)
     with plain(strict) as connection:
         _thread.start_new_thread(connection.cursor().execute, ("insert into t values (1)",))
-        done.wait(30)
+        done.wait(60)
     assert isinstance(heard[0], ProgrammingError)
     assert world.read() == []
 

@@ -111,7 +111,7 @@ def test_a_deadlock(
     def meet() -> None:
         with psycopg.connect(databases.dsn("one")) as other:
             other.execute("set deadlock_timeout = '1h'")  # it is never this one that gives up
-            first.wait(30)
+            first.wait(60)
             other.execute("update t set n = n + 1 where n between 20 and 29")
             theirs.set()
             other.execute("update t set n = n + 1 where n between 1 and 9")
@@ -125,7 +125,7 @@ def test_a_deadlock(
         cursor.execute("update t set n = n + 2 where n between 1 and 9")
         if attempt == 1:
             first.set()
-            theirs.wait(30)
+            theirs.wait(60)
         cursor.execute("update t set n = n + 2 where n between 20 and 29")
 
     thread = threading.Thread(target=meet)

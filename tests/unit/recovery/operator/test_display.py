@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import re
 import types
 import typing
@@ -149,3 +150,13 @@ def test_the_help_names_every_exit_code() -> None:
     told = " ".join(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output.split())
     for code in ExitCode:
         assert f"{code.value} {code.name.lower().replace('_', ' ')}" in told
+
+
+@pytest.mark.parametrize("time", ["first", "second"])
+def test_a_command_in_this_process_leaves_no_handler_to_the_next_test(time: str) -> None:
+    """Whose stream would be closed by then."""
+    logger = logging.getLogger("txpool")
+    left = logger.handlers[:]
+    CliRunner().invoke(app, ["list", "--help"])
+    assert not any(isinstance(each, logging.StreamHandler) for each in left), time
+    assert logger.handlers != left, "it logs to its stderr"

@@ -86,7 +86,7 @@ def test_the_thread_goes_on_after_it_is_resumed() -> None:
     world.recovery.suspend()
     manager.start()
     world.recovery.resume()
-    assert done.wait(30)
+    assert done.wait(60)
     manager.stop()
     assert world.is_clean()
 

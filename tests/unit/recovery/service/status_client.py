@@ -32,7 +32,7 @@ def get(server: StatusServer, path: str = "", method: str = "GET", **headers: st
     for name, value in headers.items():
         request.add_header(name.replace("_", "-"), value)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return Got(answer.status, answer.read().decode(), answer.headers)
     except urllib.error.HTTPError as error:
         with error:

@@ -237,9 +237,9 @@ def test_a_scan_that_fails_is_counted_and_said(caplog: pytest.LogCaptureFixture)
     world.calls.before = fail_once
     manager = RecoveryManager(log=world.log, datasources=[world.a, world.b, world.ledger], backoff=0, period=3600)
     manager.start()
-    assert failed.wait(30)
+    assert failed.wait(60)
     manager.scan_soon()
-    assert again.wait(30)
+    assert again.wait(60)
     manager.stop()
     found = samples(manager)
     assert found["txpool_recovery_scans_total", "failed"] == found["txpool_recovery_scans_total", "completed"] == 1

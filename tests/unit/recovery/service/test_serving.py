@@ -54,7 +54,7 @@ def serve(world: RecoveryWorld) -> Iterator[Serve]:
 def connect(server: StatusServer, data: bytes = b"") -> socket.socket:
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    connection.settimeout(30)
+    connection.settimeout(60)
     try:
         connection.connect(("127.0.0.1", int(server.url.rsplit(":", 1)[1].rstrip("/"))))
         connection.sendall(data)

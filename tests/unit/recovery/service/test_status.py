@@ -90,7 +90,7 @@ def test_looking_asks_no_database_and_waits_for_no_scan(world: RecoveryWorld, se
     scanning = threading.Thread(target=world.scan)
     scanning.start()
     try:
-        assert reached.wait(30)
+        assert reached.wait(60)
         calls = len(world.calls.names)
         for path in ("", "metrics", "healthz", "api/in-doubt"):
             assert get(server, path).status == 200
@@ -226,11 +226,11 @@ def test_with_the_token_a_scan_can_be_asked_for(guarded: StatusServer, world: Re
 
     world.calls.before = note
     world.recovery.start()
-    assert scanned.acquire(timeout=30)
+    assert scanned.acquire(timeout=60)
     basic = base64.b64encode(f"anybody:{TOKEN}".encode()).decode()
     for authorization in (f"Bearer {TOKEN}", f"Basic {basic}"):
         assert get(guarded, "api/scan", method="POST", Authorization=authorization).status == 202
-        assert scanned.acquire(timeout=30)
+        assert scanned.acquire(timeout=60)
     wrong = base64.b64encode(b"anybody:wrong").decode()
     for authorization in ("", "Bearer", "Bearer wrong", f"Basic {wrong}", "Basic =", f"Digest {TOKEN}x", "Bearer \xe9"):
         got = get(guarded, "api/scan", method="POST", Authorization=authorization)

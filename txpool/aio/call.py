@@ -241,7 +241,7 @@ class Call(greenlet):  # type: ignore[misc]
     def after_turn(self, function: Callable[[], object]) -> None:
         if not self.blocking:
             with suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon(function)
+                self.wakings.call_after_turn(self.loop, function)
                 return
         function()
 

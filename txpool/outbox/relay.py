@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 from txpool.datasource import known
 from txpool.errors import HeuristicError, OperationalError, TransactionInDoubt, described
 from txpool.idempotency.on_demand import recover, why_not_ended
+from txpool.idempotency.outage import is_outage
 from txpool.outbox.message import Message
+from txpool.outbox.relays.broker import BrokerOutage
 from txpool.resources.outbox import OutboxTable, Row
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import get_manager
@@ -225,20 +227,25 @@ class Relay:
             self._table.delete_delivered(cursor, number, gtrid)
 
     def _failed(self, number: int, row: Row, attempt: int, error: Exception) -> DeliveryOutcome:
-        parked = attempt >= self._most
         text = described(error).replace("\0", "?")[:_MAX_ERROR]
+        counts = not is_outage(error) and not isinstance(error, BrokerOutage)
+        parked = counts and attempt >= self._most
         logger.warning(
             "outbox of %s: delivery %d of message %s%s has failed, and its transaction has rolled back. %s: %s",
             self._source.name,
             attempt,
             row.id,
             "" if row.key is None else f" (key {row.key})",
-            "It is parked, until `txpool outbox retry`" if parked else "It is tried again",
+            "It is parked, until `txpool outbox retry`"
+            if parked
+            else f"It is tried again{'' if counts else ', and this one does not count'}",
             text,
         )
         self._again[number] = time.monotonic() + min(_LONGEST_WAIT, 2.0 ** (attempt - 1))
         with transaction(), self._table.opened(self._source) as cursor:
-            written = self._table.fail(cursor, number, attempt, text, parked=parked)
+            written = self._table.fail(cursor, number, attempt, text, parked=parked, counts=counts)
+        if isinstance(error, BrokerOutage):  # all others would wait for the broker, too
+            raise error
         return DeliveryOutcome.PARKED if parked and written else DeliveryOutcome.WAITS
 
     def _recover(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -14,7 +15,7 @@ import pytest
 
 import txpool
 from tests.support import preloaded
-from tests.support.brokers import ID, Kafka, Nats, OutboxBroker, RabbitMQ
+from tests.support.brokers import Kafka, Nats, OutboxBroker, RabbitMQ
 from tests.support.kafka.fixtures import kafka
 from tests.support.waiting import SECONDS
 from txpool.outbox import Message, Outbox
@@ -23,6 +24,7 @@ from txpool.process.exit_codes import TxpoolExitCode
 __all__ = ["kafka"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("brokers")]
 
+_numbers = itertools.count()
 #: Kafka's broker restarts, too.
 EVERY = os.environ.get("TXPOOL_TEST_BROKERS") == "all"
 #: A relay that is killed behind the broker's confirmation of some messages, and before their rows go.
@@ -100,15 +102,15 @@ class Shop:
 
 
 @pytest.fixture
-def shop(broker: OutboxBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shop]:
-    yield Shop(tmp_path, broker, f"orders{abs(hash(request.node.nodeid))}")
+def shop(broker: OutboxBroker, tmp_path: Path) -> Iterator[Shop]:
+    yield Shop(tmp_path, broker, f"orders-{next(_numbers)}")
     txpool.DataSource.from_properties(tmp_path / "orders.properties").close()
 
 
 def test_none_is_lost_and_each_is_applied_once(shop: Shop) -> None:
     seed = os.environ.get("TXPOOL_CRASH_SEED") or str(random.randrange(10**6))
     print("seed", seed)
-    texts = [f"n{number}" for number in range(12)]
+    texts = [f"n{number}" for number in range(8)]
     ids = shop.send(*texts, key="k")
     killed = 0
     for run in range(1000):
@@ -129,9 +131,9 @@ def test_none_is_lost_and_each_is_applied_once(shop: Shop) -> None:
     assert shop.outbox.state().waiting == 0
 
 
+# Kafka's client looks for a broker for ten seconds.
+@pytest.mark.parametrize("broker", ["nats", "rabbitmq", *(["kafka"] if EVERY else [])], indirect=True)
 def test_an_outage_of_the_broker_is_no_fault_of_a_message(shop: Shop) -> None:
-    if shop.broker.name == "kafka" and not EVERY:
-        pytest.skip("its client looks for a broker for ten seconds: TXPOOL_TEST_BROKERS=all")
     shop.write(attempts=1, broker="127.0.0.1:9")
     (sent,) = shop.send("one", key="k")
     said = shop.relay(exits=TxpoolExitCode.UNREACHABLE)
@@ -155,10 +157,9 @@ def test_what_the_broker_refuses_is_parked(shop: Shop) -> None:
     assert shop.outbox.state().parked == 1
 
 
+@pytest.mark.parametrize("broker", ["kafka"], indirect=True)
 def test_a_session_of_kafkas_has_the_id(shop: Shop) -> None:
     """Whoever receives by a session of txpool's gets the outbox's id as the message's."""
-    if shop.broker.name != "kafka":
-        pytest.skip("sessions are Kafka's")
     (sent,) = shop.send("one", key="k")
     shop.relay()
     (shop.folder / "in.properties").write_text(
@@ -172,10 +173,9 @@ def test_a_session_of_kafkas_has_the_id(shop: Shop) -> None:
     session.close()
 
 
+@pytest.mark.parametrize("broker", ["nats"], indirect=True)
 def test_a_connection_that_has_broken_is_opened_again(shop: Shop) -> None:
     """By the same process: the broker has restarted between two messages."""
-    if shop.broker.name != "nats":
-        pytest.skip("all share it, and NATS restarts in no time")
     from txpool.outbox.relays import delivery_to
 
     deliver = delivery_to("nats", txpool.DataSource.from_properties(shop.folder / "orders.properties").settings)
@@ -209,4 +209,3 @@ def test_keys_are_asked_for(tmp_path: Path) -> None:
         said.append(json.dumps(done.stderr))
     assert "outbox.broker = broker:4222" in said[0]
     assert "outbox.to" in said[1]
-    assert ID == "txpool-id"

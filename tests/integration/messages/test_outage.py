@@ -14,6 +14,8 @@ from tests.support.kafka.broker import free_ports
 from txpool import DataSource, Outbox, PoolTimeout, TransactionInDoubt
 from txpool.idempotency.outage import is_outage
 from txpool.messages import MessageSession, ReceivedMessage, consumer
+from txpool.outbox import Message as Sent
+from txpool.resources.outbox import OutboxTable
 
 Queue = Callable[..., MessageSession]
 
@@ -117,6 +119,40 @@ def test_the_relay_of_an_outbox_counts_so(place: Place) -> None:
         delivered: list[str] = []
         assert outbox.relay(lambda message: delivered.append(message.id)).deliver_all() == 1
         assert delivered == [sent]
+
+
+def test_a_delivery_in_doubt_counts_so(place: Place) -> None:
+    outbox = Outbox(place.datasource("orders", outbox_attempts=1))
+    place.send("one", key="k")
+
+    def doubt(_: object) -> None:
+        raise TransactionInDoubt("nobody knows", gtrid=None)
+
+    relay = outbox.relay(doubt)
+    assert [relay.deliver_all() for _ in range(3)] == [0, 0, 0]
+    assert (outbox.state().parked, outbox.state().waiting) == (0, 1)
+
+
+def test_the_outboxs_own_outage_counts_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be written at once is written before the next delivery begins."""
+    outbox = Outbox(place.datasource("orders", outbox_attempts=1))
+    (sent,) = place.send("one", key="k")
+    delivered: list[str] = []
+
+    def deliver(message: Sent) -> None:
+        if not delivered:
+            delivered.append("")
+            raise PoolTimeout("none is free")
+        delivered.append(message.id)
+
+    relay = outbox.relay(deliver)
+    with monkeypatch.context() as struck, pytest.raises(PoolTimeout, match="of the outbox"):
+        struck.setattr(OutboxTable, "fail", lambda *_, **__: raised(PoolTimeout("of the outbox")))
+        relay.deliver_all()
+    assert relay.deliver_some() == 0
+    relay._again.clear()
+    assert relay.deliver_some() == 1
+    assert (delivered, outbox.state().parked) == (["", sent], 0)
 
 
 def run_once(session: MessageSession, work: Callable[[], object]) -> int:

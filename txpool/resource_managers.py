@@ -72,6 +72,8 @@ class RegisteredManager(Protocol):
 
     def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool: ...
 
+    def is_outage(self, error: BaseException) -> bool: ...
+
 
 class Drivers(Collection[str]):
     """The values that `driver` may have, txpool's own first. The metadata of packages is read only when needed."""

@@ -46,6 +46,7 @@ FLOORS = (
     ("txpool.aio",),
     ("txpool.control", "txpool.resource", "txpool.waits"),
     ("txpool.messages", "txpool.outbox"),
+    ("txpool.outbox.relays",),
     ("txpool.idempotency",),
     ("txpool.datasource",),
     ("txpool.resources.jdbc",),

@@ -212,6 +212,12 @@ class KafkaSession(MessageSession):
         if buffer is not None:
             buffer.not_before = time.monotonic() + delay
 
+    def give_back(self, message: ReceivedMessage) -> bool:
+        with transaction() as ambient, self._cursor() as cursor:
+            ambient.may_be_empty = True
+            tables_of(self.datasource).forget_try(cursor, self._part(message.place.part), message.place.begun)
+        return True
+
     def park(self, message: ReceivedMessage, error: str) -> bool:
         part, offset, _ = message.place
         tables, headers, key = tables_of(self.datasource), dict(message.headers), message.key

@@ -158,6 +158,13 @@ class ResourceManager(ABC):
         """
         return False
 
+    def is_outage(self, error: BaseException) -> bool:
+        """Whether the database is the reason, which cannot be reached or has no room, and not what was asked of it.
+
+        Called with errors of any driver: answer False for another's.
+        """
+        return False
+
     def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> StagingArea | None:
         """Recovery's access to what Spark's writes have staged; None if Spark's writes leave nothing.
 

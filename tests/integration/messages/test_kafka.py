@@ -132,6 +132,22 @@ def test_the_row_is_the_position_whatever_the_group_says(site: Site) -> None:
         work([])
 
 
+def test_an_outage_is_no_try(site: Site) -> None:
+    site.inward.send("one")
+    done: list[str] = []
+
+    @txpool.consumer(site.inward, poll=0.1)
+    def work(messages: list[ReceivedMessage]) -> None:
+        done.append("")
+        if len(done) <= 4:  # twice as often as it is tried
+            raise txpool.PoolTimeout("no connection is free")
+        done.extend(texts(messages))
+
+    work.run(lambda: bool(done) and done[-1] == "one")
+    assert site.inward.parked()[0] == 0
+    assert site.sql("select tries from txpool_message_positions") == [(0,)]
+
+
 def test_a_zombie_commits_nothing(site: Site) -> None:
     site.inward.send("one")
     moved = "update txpool_message_positions set position = position + 1"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from txpool.config import jdbc
-from txpool.config.keys import DATASOURCE_KEYS
+from txpool.config.keys import BROKERS, DATASOURCE_KEYS
 from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped
@@ -64,6 +64,13 @@ class DataSourceSettings:
     cmr_immediate_cleanup: bool
     cmr_batch_size: int
     outbox_deliver: str | None
+    outbox_broker: str | None
+    outbox_to: str | None
+    outbox_exchange: str | None
+    outbox_vhost: str
+    outbox_user: str | None
+    outbox_password: Secret | None
+    outbox_tls: bool
     outbox_attempts: int
     outbox_poll: float
     outbox_skip_parked: bool
@@ -141,7 +148,8 @@ class DataSourceSettings:
         settings = cls(**fields, driver_options=passed, properties=values, issuer=issuer)
         if settings.driver is not None and names_code(settings.driver) and not sent:
             settings._require_own_file("driver")  # before its module is imported
-        for key in (*jdbc.CODE_KEYS, "outbox.deliver") if not sent else ():
+        named = fields["outbox_deliver"] not in (None, *BROKERS)
+        for key in (*jdbc.CODE_KEYS, *(["outbox.deliver"] if named else [])) if not sent else ():
             if key in values:
                 settings._require_own_file(key)
         settings._check(prefix)
@@ -226,6 +234,11 @@ class DataSourceSettings:
         issued = () if self.issuer is None else self.issuer.issued
         found = (self.password, self.recovery_password, *self.driver_options.values(), *issued)
         return tuple(secret for secret in found if isinstance(secret, Secret))
+
+    @property
+    def parking_queue(self) -> str:
+        """The queue for messages that a consumer could not do."""
+        return self.parking or f"{self.name}-parked"
 
     def connect_options(self, recovery: bool = False) -> dict[str, Any]:
         """The arguments of the driver's connect beside the url, secrets revealed: never log or keep them.

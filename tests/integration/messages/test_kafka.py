@@ -9,9 +9,10 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaProducer
@@ -19,8 +20,9 @@ from kafka import KafkaProducer
 import txpool
 from recovery.manager import RecoveryManager
 from tests.support import preloaded
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import TIMEOUT, Broker, find_classpath
 from tests.support.kafka.fixtures import kafka, topics, write_site
+from tests.support.waiting import until
 from txpool.datasource import registry
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import BranchOutcome, BranchRecord
@@ -28,6 +30,9 @@ from txpool.resources.kafka import branch
 from txpool.resources.kafka.branch import end_branch, evidence_of
 from txpool.resources.kafka.wire import Producer, Record, Wire
 from txpool.xid import parse
+
+if TYPE_CHECKING:
+    from tests.conftest import Require
 
 __all__ = ["kafka", "topics"]
 pytestmark = pytest.mark.slow
@@ -350,6 +355,52 @@ def test_missing_markers_are_written(site: Site) -> None:
     assert site.out() == [b"left"]
 
 
+def test_a_transaction_without_a_timeout_gets_a_third_of_the_brokers(site: Site) -> None:
+    with txpool.transaction() as ambient:
+        site.outward.send("in time")
+        assert ambient.timeout == TIMEOUT / 3000
+        assert ambient.decide_before is not None
+    with pytest.raises(txpool.TransactionTimeout, match="since out joined"), txpool.transaction() as ambient:
+        site.outward.send("late")
+        ambient.expire(ambient.timeout)
+    assert site.out() == [b"in time"]
+
+
+def test_a_longer_timeout_than_a_third_of_the_brokers_is_refused(site: Site) -> None:
+    refused = pytest.raises(txpool.ProgrammingError, match=r"its broker ends a prepared transaction .* at most 300 s")
+    with txpool.transaction(timeout=301) as ambient:
+        with refused:
+            site.outward.send("never")
+        with txpool.connect("orders.properties") as orders:
+            orders.execute("insert into done values ('done')")
+        assert ambient.timeout == 301
+    with txpool.transaction(timeout=300):
+        site.outward.send("in time")
+    assert site.out() == [b"in time"]
+    assert site.sql("select body from done") == [("done",)]
+
+
+def test_two_phase_commit_has_no_timeout(tmp_path: Path, require: Require) -> None:
+    classpath = find_classpath()
+    require(classpath, "Kafka: apt-get install maven default-jdk-headless, which bring it")
+    assert classpath is not None
+    keys = {"transaction.two.phase.commit.enable": "true", "unstable.api.versions.enable": "true"}
+    broker = Broker(tmp_path, classpath, **keys, **{"transaction.max.timeout.ms": "1000"})
+    with ExitStack() as stack:
+        stack.callback(broker.kill)
+        broker.start()
+        broker.create_topics("out", partitions=2)
+        wire = stack.enter_context(closing(Wire(broker.address, {})))
+        assert wire.longest() == inf
+        deadline = time.monotonic() + 60
+        kept, ended = wire.begin("kept", inf, deadline), wire.begin("ended", 1.0, deadline)
+        for part, producer in enumerate((kept, ended)):
+            wire.send(producer, [Record("out", part, None, b"kept", ())], deadline)
+        until(lambda: wire.state("ended", deadline).state == "CompleteAbort", 60)  # type: ignore[union-attr]
+        assert wire.end(kept, time.monotonic() + 60, commit=True) == ""
+        assert [each.value for each in broker.committed("out", (0, 1))] == [b"kept"]
+
+
 def test_too_late_to_decide_rolls_back(site: Site) -> None:
     late = pytest.raises(txpool.TransactionRolledBack, match="before recovery could commit it")
     with late, txpool.transaction() as ambient:
@@ -396,7 +447,15 @@ def test_recovery_ends_what_a_dead_process_has_left(site: Site, *, decided: bool
 def test_the_commands_know_it(site: Site) -> None:
     done = preloaded.run("-m", "txpool", "check", "in.properties", cwd=site.folder, env=dict(os.environ))
     assert "is cluster" in done.stdout, done.stderr
-    assert "decided within 20 s" in done.stdout
+    assert "decided within 300 s" in done.stdout
+    assert "topic in" in done.stdout
+    assert "has 1 copies, 1 of which confirm" in done.stdout
+    assert "the cluster has no ACLs" in done.stdout
+    assert "for 7 days" in done.stdout
+    with (site.folder / "recovery.properties").open("a") as file:
+        file.write("recovery.period = 50\n")
+    done = preloaded.run("-m", "txpool", "check", "recovery.properties", cwd=site.folder, env=dict(os.environ))
+    assert "recovery comes within 50 s (recovery.period and recovery.backoff), and has 600 s" in done.stdout
 
 
 def test_the_kit(site: Site) -> None:

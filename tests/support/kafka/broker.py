@@ -19,8 +19,8 @@ from kafka.admin import NewTopic
 from tests.support.waiting import until
 
 _POM = Path(__file__).with_name("pom.xml")
-#: The broker ends a transaction after this time by itself, in milliseconds.
-TIMEOUT = 60_000
+#: The broker ends a transaction after this time by itself, in milliseconds: the default of a stock broker.
+TIMEOUT = 900_000
 _CLUSTER = "dHhwb29sLXRlc3RzLTAwMQ"
 _LOG = """
 rootLogger.level = warn
@@ -139,6 +139,17 @@ class Broker:
             admin.create_topics([NewTopic(name, partitions, 1) for name in names])
         finally:
             admin.close()
+
+    def told(self, topic: str, count: int) -> list[str]:
+        """The first so many messages, as the distribution's own console consumer reads them."""
+        options = {"bootstrap-server": self.address, "topic": topic, "isolation-level": "read_committed"}
+        options |= {"max-messages": str(count), "timeout-ms": "120000"}
+        arguments = [f"--{key}={value}" for key, value in options.items()]
+        command = ["java", "-Xmx256m", "-cp", self._classpath, "org.apache.kafka.tools.consumer.ConsoleConsumer"]
+        done = subprocess.run(
+            [*command, *arguments, "--from-beginning"], check=True, timeout=400, capture_output=True, text=True
+        )
+        return done.stdout.splitlines()
 
     def committed(self, topic: str, partitions: Sequence[int] = (0,)) -> list[Any]:
         """All that readers with isolation level read_committed see."""

@@ -39,8 +39,6 @@ WAIT = 20.0
 #: How long a commit that was answered may take until its messages can be read, in seconds.
 _VISIBLE = 5.0
 _PAUSE = 0.02
-#: The share of the broker's timeout within which a transaction is to be decided: recovery has the rest.
-SHARE = 3
 
 Parts = list[tuple[str, int]]
 
@@ -78,11 +76,6 @@ class KafkaWork(Work):
 
     def prepare(self, xid: str) -> None:
         timeout, deadline = self._wire.longest(), time.monotonic() + WAIT
-        transaction = self.owner() if self.owner is not None else None
-        if transaction is not None:
-            earlier = transaction.decide_before
-            limit = time.monotonic() + timeout / SHARE
-            transaction.decide_before = limit if earlier is None else min(earlier, limit)
         if self._wire.state(xid, deadline) is not None:
             raise Refused(f"the transactional id {xid} is taken")  # to begin under it would end the other's
         producer = self._wire.begin(xid, timeout, deadline)
@@ -117,6 +110,8 @@ class KafkaBranch(BlockingBranch):
         """Nothing: there is no SQL."""
 
     def name(self, xid: Xid) -> None:
+        if xid.task is not None:  # one that is listed may have sent a part only: as 0 branches say, no retry adopts it
+            xid = xid._replace(bqual=f"{xid.bqual.rpartition('.')[0]}.0")
         self.record = self.record._replace(xid=xid)
 
     def start_prepare(self) -> None:

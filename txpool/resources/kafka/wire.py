@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from kafka import KafkaAdminClient, errors
@@ -47,6 +48,10 @@ _TRY_AGAIN = (
     errors.KafkaTimeoutError,
 )
 _PAUSE = 0.02
+#: The first version of InitProducerId with two-phase commit (KIP-939).
+_TWO_PHASE = 6
+#: The timeout of a producer that has none.
+_NEVER = 2**31 - 1
 #: For how long a broker's setting is taken to be the same, in seconds.
 _KNOWN_FOR = 60.0
 
@@ -86,6 +91,7 @@ class Wire:
         self._options = {key: value for key, value in options.items() if key in KafkaAdminClient.DEFAULT_CONFIG}
         self._clients: dict[int, KafkaAdminClient] = {}
         self._longest = (0.0, 0.0)
+        self._refused_two_phase = False
 
     def client(self) -> KafkaAdminClient:
         """kafka-python's client of this process. OperationalError if no broker answers."""
@@ -118,42 +124,73 @@ class Wire:
         return str(self.client().describe_cluster()["cluster_id"])
 
     def longest(self) -> float:
-        """After how many seconds the broker ends a transaction by itself, at the latest. Asked again each minute."""
+        """After how many seconds the broker ends a transaction by itself; inf: never. Asked again each minute."""
         value, at = self._longest
         if value and time.monotonic() - at < _KNOWN_FOR:
             return value
-        client = self.client()
-        node = str(client.describe_cluster()["brokers"][0]["broker_id"])
-        key = "transaction.max.timeout.ms"
-        asked = ConfigResource(ConfigResourceType.BROKER, node, {key: ""})
-        found = client.describe_configs([asked], config_filter="all")["broker"][node]
-        self._longest = float(found[key]["value"]) / 1000, time.monotonic()
+        found = self.broker_settings("transaction.max.timeout.ms", "transaction.two.phase.commit.enable")
+        seconds, version = float(found["transaction.max.timeout.ms"]) / 1000, 0
+        if found.get("transaction.two.phase.commit.enable") == "true" and not self._refused_two_phase:
+            with suppress(errors.IncompatibleBrokerVersion):  # unstable.api.versions.enable is needed for it, too
+                version = self.client()._manager.broker_version_data.api_version(InitProducerIdRequest)
+        self._longest = (inf if version >= _TWO_PHASE else seconds), time.monotonic()
         return self._longest[0]
+
+    def broker_settings(self, *keys: str) -> dict[str, str]:
+        """Those of these settings that a broker has."""
+        node = str(self.client().describe_cluster()["brokers"][0]["broker_id"])
+        return self._settings(ConfigResourceType.BROKER, node, keys)
+
+    def topic_settings(self, topic: str, *keys: str) -> dict[str, str]:
+        """Those of these settings that a topic has."""
+        return self._settings(ConfigResourceType.TOPIC, topic, keys)
+
+    def _settings(self, kind: ConfigResourceType, name: str, keys: Iterable[str]) -> dict[str, str]:
+        asked = ConfigResource(kind, name, dict.fromkeys(keys, ""))
+        (found,) = self.client().describe_configs([asked], config_filter="all").values()
+        return {key: str(each["value"]) for key, each in found[name].items()}
 
     def parts(self, topic: str) -> int:
         """How many partitions a topic has. OperationalError if there is no such topic."""
+        return len(self.replicas(topic))
+
+    def replicas(self, topic: str) -> list[int]:
+        """How many replicas each partition of a topic has. OperationalError if there is no such topic."""
         try:
             (found,) = self.client().describe_topics([topic])
         except errors.UnknownTopicOrPartitionError:
             found = {"partitions": []}
         if not found["partitions"]:
             raise OperationalError(f"there is no topic {topic} at {self._address}")
-        return len(found["partitions"])
+        return [len(each.get("replica_nodes", ())) for each in found["partitions"]]
 
     # -- a transaction ------------------------------------------------------------------------------------------
 
     def begin(self, transactional_id: str, timeout: float, deadline: float) -> Producer:
-        """A producer of this id. The broker ends its transaction by itself `timeout` seconds after its first record."""
+        """A producer of this id. The broker ends its transaction by itself `timeout` seconds after its first record.
+
+        With `inf` it does not, by two-phase commit: if that is refused, later transactions are told the broker's.
+        """
+
+        two_phase = timeout == inf
+        versions = {"min_version": _TWO_PHASE} if two_phase else {"max_version": 4}
 
         async def ask(manager: Any) -> Producer:
             request = InitProducerIdRequest(
-                transactional_id=transactional_id, transaction_timeout_ms=int(timeout * 1000), max_version=4
+                transactional_id=transactional_id,
+                transaction_timeout_ms=_NEVER if two_phase else int(timeout * 1000),
+                enable2_pc=two_phase,
+                **versions,
             )
             answer = await manager.send(request, await _coordinator(manager, transactional_id))
             _require(answer.error_code)
             return Producer(transactional_id, answer.producer_id, answer.producer_epoch)
 
-        return self._until(deadline, ask)
+        try:
+            return self._until(deadline, ask)
+        except errors.TransactionalIdAuthorizationFailedError:
+            self._refused_two_phase, self._longest = two_phase, (0.0, 0.0)
+            raise
 
     def send(self, producer: Producer, records: Iterable[Record], deadline: float) -> None:
         """Send them in the producer's transaction, and wait until all replicas in sync have each."""

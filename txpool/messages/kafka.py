@@ -23,6 +23,7 @@ from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tabl
 from txpool.tm.ambient import current
 from txpool.tm.completion.status import Status
 from txpool.tm.demarcation.block import transaction
+from txpool.tm.subordinate import Subordinate
 
 if TYPE_CHECKING:
     from kafka import KafkaConsumer
@@ -74,7 +75,11 @@ class KafkaSession(MessageSession):
 
     @property
     def datasource(self) -> DataSource:
-        return database_of(self._source, self._source.settings.offsets_datasource, "offsets.datasource")
+        return database_of(self.source, self.source.settings.offsets_datasource, "offsets.datasource")
+
+    @property
+    def prepares_in(self) -> Source:
+        return self.source
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -86,7 +91,7 @@ class KafkaSession(MessageSession):
         if sent.delay:
             raise NotSupportedError(f"{self.name}: Kafka has no delay. Nothing was sent")
         ambient = _ambient()
-        if ambient.log is None:
+        if ambient.log is None and not isinstance(ambient, Subordinate):
             raise ProgrammingError(f"{self.name} cannot join {ambient.gtrid}: configure a decision log first")
         key = None if sent.key is None else sent.key.encode("utf-8", "surrogateescape")
         # A key's partition is the one that Java's client chooses, too.
@@ -94,13 +99,13 @@ class KafkaSession(MessageSession):
         part = chosen % self._part_count()
         headers = [(name, value.encode("utf-8", "surrogateescape")) for name, value in sent.headers.items()]
         headers.append((_ID, sent.id.encode()))
-        work = ambient.enlist_datasource(self._source).pooled
+        work = ambient.enlist_datasource(self.source).pooled
         work.send(Record(self._topic, part, key, sent.body, headers))
 
     def _part_count(self) -> int:
         count, at = self._parts
         if not count or time.monotonic() - at > _PARTS_FOR:
-            count = MANAGER.wire_of(self._source).parts(self._topic)
+            count = MANAGER.wire_of(self.source).parts(self._topic)
             self._parts = count, time.monotonic()
         return count
 
@@ -273,8 +278,8 @@ class KafkaSession(MessageSession):
             from kafka import KafkaConsumer
 
             if self._group is None:
-                raise self._source.settings.properties.error("group", "is missing: write group = shop")
-            settings = self._source.settings
+                raise self.source.settings.properties.error("group", "is missing: write group = shop")
+            settings = self.source.settings
             made = KafkaConsumer(
                 self._topic,
                 bootstrap_servers=MANAGER.address(settings).split(","),

@@ -44,7 +44,7 @@ import txpool
 txpool.configure("txpool.properties")
 out = txpool.session("out.properties")
 
-@txpool.consumer("in.properties", max_messages=5, poll=0.2)
+@txpool.consumer("in.properties", max_messages=10, poll=0.2)
 def ship(messages):
     with txpool.connect("orders.properties") as orders:
         for each in messages:
@@ -82,10 +82,11 @@ class Work:
         with closing(sqlite3.connect(self.folder / "orders.db", timeout=60)) as connection:
             return [text for (text,) in connection.execute("select body from done")]
 
-    def strike(self) -> None:
-        """Kill one of them, once it has done something more."""
-        before, victim = len(self.done()), self.chance.choice(["consumer", "consumer", "point", "recovery", "broker"])
-        print(f"after {before}: {victim}")
+    def strike(self, least: int) -> None:
+        """Kill one of them, once so many messages are done."""
+        victim = self.chance.choice(["consumer", "consumer", "point", "recovery", "broker"])
+        until(lambda: len(self.done()) >= least, 300, f"stuck before {least}")
+        print(f"after {len(self.done())}: {victim}", flush=True)
         if victim == "point":
             self.kill("consumer")
             self.start("consumer", f"{self.chance.choice(POINTS)}=kill@{self.chance.randint(1, 3)}")
@@ -93,7 +94,6 @@ class Work:
             self.kill("consumer")
             self.start("consumer")
             return
-        until(lambda: len(self.done()) > before or len(self.done()) == MESSAGES, 300, f"stuck at {before}")
         time.sleep(self.chance.random() / 20)  # any moment is right
         if victim == "broker":
             self.broker.kill()
@@ -132,8 +132,8 @@ def test_each_message_is_one_row_and_one_message(work: Work) -> None:
     inward.close()  # else it would try to connect while there is no broker, and kafka-python leaves those sockets
     for role in ("consumer", "recovery"):
         work.start(role)
-    for _ in range(KILLS):
-        work.strike()
+    for number in range(KILLS):
+        work.strike(number * MESSAGES // KILLS + 1)
     until(lambda: len(work.done()) >= MESSAGES, 300, "not all were done")
     work.kill("consumer")
     work.kill("recovery")

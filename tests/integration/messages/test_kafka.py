@@ -23,12 +23,14 @@ from tests.support import preloaded
 from tests.support.kafka.broker import TIMEOUT, Broker, find_classpath
 from tests.support.kafka.fixtures import kafka, topics, write_site
 from tests.support.waiting import until
+from txpool import failpoints
 from txpool.datasource import registry
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.kafka import branch
 from txpool.resources.kafka.branch import end_branch, evidence_of
-from txpool.resources.kafka.wire import Producer, Record, Wire
+from txpool.resources.kafka.records import Producer, Record
+from txpool.resources.kafka.wire import Wire
 from txpool.xid import parse
 
 if TYPE_CHECKING:
@@ -165,6 +167,35 @@ def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
     assert ship.run(lambda: len(site.sql("select * from done")) == 3) == 3
     assert site.out() == [b"one", b"two", b"three"]
     assert site.sql("select queue, body, error from txpool_messages") == [("in-parked", b"bad", "ValueError: bad?")]
+
+
+def test_a_topic_takes_what_is_parked_in_the_positions_transaction(site: Site) -> None:
+    parked = f"{site.topics[0]}-parked"
+    site.broker.create_topics(parked)
+    write_site(site.folder, site.broker, site.topics, more=f"parking.after = 1\nparking = topic:{parked}\n")
+    inward = site.again()
+    sent = inward.send("bad", key="k", headers={"h": "1"})
+    inward.send("one")
+
+    @txpool.consumer(inward, max_messages=2, poll=5)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        work(messages)
+        if "bad" in texts(messages):
+            raise ValueError("bad")
+
+    failpoints.arm("coordinator.prepared", "raise")  # the position and the message roll back together
+    with pytest.raises(txpool.Error):
+        while True:
+            ship.run(once=True)
+    assert site.broker.committed(parked) == []
+    assert site.position() == 0
+    assert ship.run(lambda: len(site.sql("select * from done")) == 1) == 1
+    (found,) = site.broker.committed(parked)
+    headers = dict(found.headers)
+    assert (found.key, found.value, headers["h"], headers["txpool-id"]) == (b"k", b"bad", b"1", sent.encode())
+    assert headers["txpool-error"] == b"ValueError: bad"
+    with pytest.raises(txpool.NotSupportedError, match="parks in the topic"):
+        inward.parked()
 
 
 def test_a_receive_that_does_not_wait_polls_all_the_same(site: Site) -> None:

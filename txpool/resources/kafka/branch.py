@@ -30,7 +30,8 @@ from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import PREFIX, Xid, make_xid, parse
 
 if TYPE_CHECKING:
-    from txpool.resources.kafka.wire import Producer, Record, State, Wire
+    from txpool.resources.kafka.records import Producer, Record
+    from txpool.resources.kafka.wire import State, Wire
 
 logger = logging.getLogger("txpool")
 
@@ -192,7 +193,7 @@ def _end(wire: Wire, producer: Producer, parts: Parts, *, commit: bool) -> tuple
 
 
 def _producer_of(record: BranchRecord) -> Producer | None:
-    from txpool.resources.kafka.wire import Producer
+    from txpool.resources.kafka.records import Producer
 
     try:
         return Producer(record.xid.joined, int(record.evidence["producer"]), int(record.evidence["epoch"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -25,23 +25,28 @@ _EXPIRATION = "transactional.id.expiration.ms"
 
 
 def findings(
-    settings: DataSourceSettings, wire: Wire, recovery: BranchRecovery, *, timeout: float | None
+    settings: DataSourceSettings, wire: Wire, recovery: BranchRecovery, topics: Sequence[str], *, timeout: float | None
 ) -> Iterator[Finding]:
-    """The findings about a session's topic. `timeout` is the configured one of transactions, None if there is none."""
-    topic = settings.properties["topic"]
+    """The findings about a session's topics, the first of which is its own.
+
+    `timeout` is the configured one of transactions, None if there is none.
+    """
+    topic = topics[0]
     try:
-        cluster, longest, copies = wire.cluster(), wire.longest(), wire.replicas(topic)
+        cluster, longest = wire.cluster(), wire.longest()
+        copies = {each: wire.replicas(each) for each in topics}
         count = len(recovery.recover())
     except Exception as error:
         yield failure("connection", f"{settings.name} does not answer: {described(error)}")
         return
-    found = f"{settings.name} answers, and is cluster {cluster}; topic {topic} has {len(copies)} partitions"
+    found = f"{settings.name} answers, and is cluster {cluster}; topic {topic} has {len(copies[topic])} partitions"
     yield ok("connection", f"{found}; {count} branches are prepared there")
     yield _of_timeout(longest, timeout)
     try:
         brokers = wire.broker_settings(_COPIES, _LOG_IN_SYNC, _EXPIRATION)
-        in_sync = wire.topic_settings(topic, _IN_SYNC).get(_IN_SYNC, "1")
-        yield _of_copies(f"topic {topic}", min(copies), int(in_sync), _IN_SYNC)
+        for each in topics:
+            in_sync = wire.topic_settings(each, _IN_SYNC).get(_IN_SYNC, "1")
+            yield _of_copies(f"topic {each}", min(copies[each]), int(in_sync), _IN_SYNC)
         if _COPIES in brokers:
             what = "__transaction_state, where the broker keeps transactions,"
             yield _of_copies(what, int(brokers[_COPIES]), int(brokers.get(_LOG_IN_SYNC, 1)), _LOG_IN_SYNC)

@@ -26,6 +26,12 @@ _ANY = "any"
 _wires: WeakKeyDictionary[Any, tuple[Wire, str]] = WeakKeyDictionary()
 
 
+def parking_topic(settings: DataSourceSettings) -> str | None:
+    """The topic for messages that a consumer could not do; None if they go into a queue of its datasource."""
+    kind, _, topic = (settings.parking or "").partition(":")
+    return topic if kind == "topic" else None
+
+
 class Kafka(ResourceManager):
     """Topics of Kafka, from version 4.0 on."""
 
@@ -40,6 +46,8 @@ class Kafka(ResourceManager):
     def check(self, settings: DataSourceSettings) -> None:
         if "topic" not in settings.properties:
             raise settings.properties.error("topic", "is missing: write topic = orders")
+        if parking_topic(settings) == "":
+            raise settings.properties.error("parking", "names no topic: write parking = topic:orders-parked")
 
     def begin(self, source: Source, transaction: Any, timeout: float | None) -> tuple[KafkaWork, KafkaBranch]:
         wire, cluster = self._of(source)
@@ -124,7 +132,8 @@ class Kafka(ResourceManager):
 
         wire = self._wire(settings)
         try:
-            yield from findings(settings, wire, self.branch_recovery(settings), timeout=timeout)
+            topics = [settings.properties["topic"], *filter(None, [parking_topic(settings)])]
+            yield from findings(settings, wire, self.branch_recovery(settings), topics, timeout=timeout)
         finally:
             wire.close()
 

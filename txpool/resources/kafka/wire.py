@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple, TypeVar
@@ -25,15 +25,13 @@ from kafka.protocol.producer.transaction import (
     InitProducerIdRequest,
     WriteTxnMarkersRequest,
 )
-from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.structs import TopicPartition
 
 from txpool.errors import OperationalError, described
+from txpool.resources.kafka.records import Producer, Record, batches_of
 
 T = TypeVar("T")
 
-#: How long one batch of messages may be, in bytes: the broker's own limit is a little more.
-_BATCH = 900_000
 #: What passes by itself.
 _TRY_AGAIN = (
     errors.CoordinatorNotAvailableError,
@@ -54,24 +52,6 @@ _TWO_PHASE = 6
 _NEVER = 2**31 - 1
 #: For how long a broker's setting is taken to be the same, in seconds.
 _KNOWN_FOR = 60.0
-
-
-class Producer(NamedTuple):
-    """Who has begun a transaction: what ends it needs nothing else."""
-
-    transactional_id: str
-    id: int
-    epoch: int
-
-
-class Record(NamedTuple):
-    """A message as it is sent."""
-
-    topic: str
-    part: int
-    key: bytes | None
-    body: bytes | None
-    headers: Sequence[tuple[str, bytes]]
 
 
 class State(NamedTuple):
@@ -194,7 +174,7 @@ class Wire:
 
     def send(self, producer: Producer, records: Iterable[Record], deadline: float) -> None:
         """Send them in the producer's transaction, and wait until all replicas in sync have each."""
-        batches = _batches(producer, records)
+        batches = batches_of(producer, records)
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, part in batches:
             topics[topic].append(part)
@@ -366,35 +346,3 @@ def _require(code: int, *harmless: type[Exception]) -> None:
     error = errors.for_code(code)
     if error is not errors.NoError and error not in harmless:
         raise error
-
-
-def _batches(producer: Producer, records: Iterable[Record]) -> dict[tuple[str, int], list[bytes]]:
-    """The records as batches, by topic and partition, with the sequence numbers by which a broker knows them again."""
-    found: dict[tuple[str, int], list[bytes]] = defaultdict(list)
-    building: dict[tuple[str, int], tuple[Any, int]] = {}
-    now = int(time.time() * 1000)
-    for topic, part, key, body, headers in records:
-        place = topic, part
-        builder, sequence = building.get(place, (None, 0))
-        if builder is None or builder.append(now, key, body, headers) is None:
-            if builder is not None:
-                found[place].append(_closed(builder))
-            builder = MemoryRecordsBuilder(
-                2,
-                0,
-                _BATCH,
-                transactional=True,
-                producer_id=producer.id,
-                producer_epoch=producer.epoch,
-                base_sequence=sequence,
-            )
-            builder.append(now, key, body, headers)
-        building[place] = builder, sequence + 1
-    for place, (builder, _) in building.items():
-        found[place].append(_closed(builder))
-    return dict(found)
-
-
-def _closed(builder: Any) -> bytes:
-    builder.close()
-    return bytes(builder.buffer())

@@ -172,7 +172,7 @@ def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
 def test_a_topic_takes_what_is_parked_in_the_positions_transaction(site: Site) -> None:
     parked = f"{site.topics[0]}-parked"
     site.broker.create_topics(parked)
-    write_site(site.folder, site.broker, site.topics, more=f"parking.after = 1\nparking = topic:{parked}\n")
+    write_site(site.folder, site.broker, site.topics, more=f"parking.after = 2\nparking = topic:{parked}\n")
     inward = site.again()
     sent = inward.send("bad", key="k", headers={"h": "1"})
     inward.send("one")
@@ -183,10 +183,12 @@ def test_a_topic_takes_what_is_parked_in_the_positions_transaction(site: Site) -
         if "bad" in texts(messages):
             raise ValueError("bad")
 
-    failpoints.arm("coordinator.prepared", "raise")  # the position and the message roll back together
-    with pytest.raises(txpool.Error):
-        while True:
-            ship.run(once=True)
+    deadline = time.monotonic() + 60
+    while (message := inward.begin_one()) is None:
+        inward.wait(1)
+        assert time.monotonic() < deadline
+    with failpoints.arming("coordinator.prepared", "raise"), pytest.raises(txpool.Error):
+        inward.park(message, "bad")
     assert site.broker.committed(parked) == []
     assert site.position() == 0
     assert ship.run(lambda: len(site.sql("select * from done")) == 1) == 1

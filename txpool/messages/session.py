@@ -65,7 +65,7 @@ class MessageSession(ABC):
     """
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source  #: What its file describes.
         self.name = source.name  #: The name that its file gives.
         settings = source.settings
         #: The queue of `datasource` in which parked messages are.
@@ -73,16 +73,21 @@ class MessageSession(ABC):
         self.parking_after = settings.parking_after  #: How often a consumer tries a message.
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}: {self._source.url}>"
+        return f"<{type(self).__name__} {self.name}: {self.source.url}>"
 
     def close(self) -> None:
         """Close its connections. `txpool.session()` makes another then. The datasource stays open."""
-        self._source.close()
+        self.source.close()
 
     @property
     @abstractmethod
     def datasource(self) -> DataSource:
         """The datasource that keeps what the session must remember."""
+
+    @property
+    def prepares_in(self) -> Source:
+        """What prepares a transaction's messages."""
+        return self.datasource
 
     def send(
         self,

@@ -172,6 +172,16 @@ class ResourceManager(ABC):
         """
         return None
 
+    def before_job(self, source: Any, transaction: Any) -> None:  # noqa: B027 - most need nothing
+        """Refuse a Spark job whose tasks prepare there within this transaction, or limit how long it may take.
+
+        Called on the driver for what is no `Database`, before the job.
+        """
+
+    def ends_after(self, settings: DataSourceSettings) -> float | None:
+        """After how many seconds its server ends a prepared branch by itself; None if it never does."""
+        return None
+
     def workload(self, source: Any) -> Any:
         """What the conformance kit writes and reads there, of what is no `Database`; None if nobody has said that.
 

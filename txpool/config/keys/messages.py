@@ -25,8 +25,8 @@ MESSAGE_KEYS = (
         "parking",
         "string",
         None,
-        "The queue for messages that a consumer could not do, in the table of the session's datasource. Without it, "
-        "the session's name and -parked.",
+        "The queue for messages that a consumer could not do, in the table of the session's datasource; with driver = "
+        "kafka also topic: and a topic of the same cluster. Without it, the session's name and -parked.",
     ),
     Key("parking.after", "integer", "10", "How often a consumer tries a message before it is parked.", {"min": 1}),
 )

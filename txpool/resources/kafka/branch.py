@@ -30,7 +30,8 @@ from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import PREFIX, Xid, make_xid, parse
 
 if TYPE_CHECKING:
-    from txpool.resources.kafka.wire import Producer, Record, State, Wire
+    from txpool.resources.kafka.records import Producer, Record
+    from txpool.resources.kafka.wire import State, Wire
 
 logger = logging.getLogger("txpool")
 
@@ -39,8 +40,6 @@ WAIT = 20.0
 #: How long a commit that was answered may take until its messages can be read, in seconds.
 _VISIBLE = 5.0
 _PAUSE = 0.02
-#: The share of the broker's timeout within which a transaction is to be decided: recovery has the rest.
-SHARE = 3
 
 Parts = list[tuple[str, int]]
 
@@ -78,11 +77,6 @@ class KafkaWork(Work):
 
     def prepare(self, xid: str) -> None:
         timeout, deadline = self._wire.longest(), time.monotonic() + WAIT
-        transaction = self.owner() if self.owner is not None else None
-        if transaction is not None:
-            earlier = transaction.decide_before
-            limit = time.monotonic() + timeout / SHARE
-            transaction.decide_before = limit if earlier is None else min(earlier, limit)
         if self._wire.state(xid, deadline) is not None:
             raise Refused(f"the transactional id {xid} is taken")  # to begin under it would end the other's
         producer = self._wire.begin(xid, timeout, deadline)
@@ -117,6 +111,8 @@ class KafkaBranch(BlockingBranch):
         """Nothing: there is no SQL."""
 
     def name(self, xid: Xid) -> None:
+        if xid.task is not None:  # one that is listed may have sent a part only: as 0 branches say, no retry adopts it
+            xid = xid._replace(bqual=f"{xid.bqual.rpartition('.')[0]}.0")
         self.record = self.record._replace(xid=xid)
 
     def start_prepare(self) -> None:
@@ -197,7 +193,7 @@ def _end(wire: Wire, producer: Producer, parts: Parts, *, commit: bool) -> tuple
 
 
 def _producer_of(record: BranchRecord) -> Producer | None:
-    from txpool.resources.kafka.wire import Producer
+    from txpool.resources.kafka.records import Producer
 
     try:
         return Producer(record.xid.joined, int(record.evidence["producer"]), int(record.evidence["epoch"]))

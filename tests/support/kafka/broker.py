@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +13,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import NewTopic
 from tests.support.waiting import until
 
-_POM = Path(__file__).with_name("pom.xml")
+POM = Path(__file__).with_name("pom.xml")
 #: The broker ends a transaction after this time by itself, in milliseconds.
 TIMEOUT = 60_000
 _CLUSTER = "dHhwb29sLXRlc3RzLTAwMQ"
@@ -30,21 +25,6 @@ appender.console.name = console
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d %p %m (%c)%n
 """
-
-
-def find_classpath() -> str | None:
-    """Kafka's classes, which Maven brings; None if it, or Java, is missing."""
-    maven = shutil.which("mvn")
-    if maven is None or shutil.which("java") is None:
-        return None
-    file = Path(tempfile.gettempdir()) / f"txpool-test-kafka-{os.getuid()}-{zlib.crc32(_POM.read_bytes())}.classpath"
-    with open(Path(tempfile.gettempdir()) / "txpool-test-maven.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the suite's other processes want the same
-        if file.exists() and all(Path(jar).exists() for jar in file.read_text().split(":")):
-            return file.read_text()
-        command = [maven, "-q", "-B", "-f", str(_POM), "dependency:build-classpath", f"-Dmdep.outputFile={file}"]
-        subprocess.run(command, check=False, timeout=400, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return file.read_text() if file.exists() else None
 
 
 def free_ports(count: int) -> list[int]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.kafka.broker import Broker, find_classpath
+from tests.support.kafka.broker import POM, Broker
+from tests.support.maven import find_classpath
 
 if TYPE_CHECKING:
     from tests.conftest import Require
@@ -21,7 +22,7 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def kafka(require: Require, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker, which tests may kill and start again."""
-    classpath = find_classpath()
+    classpath = find_classpath(POM)
     require(classpath, "Kafka: apt-get install maven default-jdk-headless, which bring it")
     assert classpath is not None
     broker = Broker(tmp_path_factory.mktemp("kafka"), classpath)

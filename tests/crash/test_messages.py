@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -63,8 +64,14 @@ while True:
 """
 
 
+class Killable(Protocol):
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
 class Work:
-    def __init__(self, folder: Path, broker: Broker, topics: tuple[str, str], chance: random.Random) -> None:
+    def __init__(self, folder: Path, broker: Killable, topics: tuple[str, str], chance: random.Random) -> None:
         self.folder, self.broker, self.topics, self.chance = folder, broker, topics, chance
         self.running: dict[str, preloaded.Process] = {}
 
@@ -124,7 +131,7 @@ def work(kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: py
     txpool.configure()
 
 
-def test_each_message_is_one_row_and_one_message(work: Work) -> None:
+def test_each_message_is_one_row_and_one_message(work: Work, kafka: Broker) -> None:
     inward = txpool.session("in.properties")
     with txpool.transaction():
         for number in range(MESSAGES):
@@ -146,5 +153,5 @@ def test_each_message_is_one_row_and_one_message(work: Work) -> None:
     assert [each for report in reports for each in report.heuristics] == []
     expected = Counter(map(str, range(MESSAGES)))
     assert Counter(work.done()) == expected
-    sent = [each.value.decode() for each in work.broker.committed(work.topics[1])]
+    sent = [each.value.decode() for each in kafka.committed(work.topics[1])]
     assert Counter(sent) == expected

@@ -48,6 +48,7 @@ FLOORS = (
     ("txpool.messages", "txpool.outbox"),
     ("txpool.idempotency",),
     ("txpool.datasource",),
+    ("txpool.resources.jms",),
     ("txpool.resources.jdbc",),
     (
         "txpool.resources.duckdb",

@@ -45,6 +45,7 @@ BUILT_IN = {
     "jdbc": "txpool.resources.jdbc.manager:MANAGER",
     "duckdb": "txpool.resources.duckdb.manager:MANAGER",
     "kafka": "txpool.resources.kafka.manager:MANAGER",
+    "jms": "txpool.resources.jms.manager:MANAGER",
     QUEUE: "txpool.resources.messages.manager:MANAGER",
 }
 

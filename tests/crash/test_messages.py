@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -63,8 +64,14 @@ while True:
 """
 
 
+class Killable(Protocol):
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
 class Work:
-    def __init__(self, folder: Path, broker: Broker, topics: tuple[str, str], chance: random.Random) -> None:
+    def __init__(self, folder: Path, broker: Killable, topics: tuple[str, str], chance: random.Random) -> None:
         self.folder, self.broker, self.topics, self.chance = folder, broker, topics, chance
         self.running: dict[str, preloaded.Process] = {}
 
@@ -124,7 +131,7 @@ def work(kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: py
     txpool.configure()
 
 
-def test_each_message_is_one_row_and_one_message(work: Work) -> None:
+def test_each_message_is_one_row_and_one_message(work: Work, kafka: Broker) -> None:
     inward = txpool.session("in.properties")
     with txpool.transaction():
         for number in range(MESSAGES):
@@ -149,6 +156,6 @@ def test_each_message_is_one_row_and_one_message(work: Work) -> None:
     assert Counter(work.done()) == expected
     with txpool.transaction():
         txpool.session("out.properties").send("end")
-    *sent, end = work.broker.told(work.topics[1], MESSAGES + 1)
+    *sent, end = kafka.told(work.topics[1], MESSAGES + 1)
     assert end == "end"
     assert Counter(sent) == expected

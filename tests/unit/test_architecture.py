@@ -49,6 +49,7 @@ FLOORS = (
     ("txpool.outbox.relays",),
     ("txpool.idempotency",),
     ("txpool.datasource",),
+    ("txpool.resources.jms",),
     ("txpool.resources.jdbc",),
     (
         "txpool.resources.duckdb",

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import NewTopic
+from tests.support import maven
 from tests.support.waiting import until
 
 _POM = Path(__file__).with_name("pom.xml")
@@ -36,19 +32,7 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 
 def find_classpath(version: str = _VERSION) -> str | None:
     """Kafka's classes, which Maven brings; None if it, or Java, is missing."""
-    maven = shutil.which("mvn")
-    if maven is None or shutil.which("java") is None:
-        return None
-    name = f"txpool-test-kafka-{os.getuid()}-{version}-{zlib.crc32(_POM.read_bytes())}.classpath"
-    file = Path(tempfile.gettempdir()) / name
-    with open(Path(tempfile.gettempdir()) / "txpool-test-maven.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the suite's other processes want the same
-        if file.exists() and all(Path(jar).exists() for jar in file.read_text().split(":")):
-            return file.read_text()
-        options = [f"-Dkafka={version}", f"-Dmdep.outputFile={file}"]
-        command = [maven, "-q", "-B", "-f", str(_POM), "dependency:build-classpath", *options]
-        subprocess.run(command, check=False, timeout=400, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return file.read_text() if file.exists() else None
+    return maven.find_classpath(_POM, kafka=version)
 
 
 def free_ports(count: int) -> list[int]:

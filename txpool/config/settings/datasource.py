@@ -195,7 +195,7 @@ class DataSourceSettings:
 
     def _check_no_jdbc(self) -> None:
         for key in jdbc.KEYS:
-            if key in self.properties:
+            if key in self.properties and not (self.driver == jdbc.JMS and key in jdbc.JVM_KEYS):
                 problem = f"has no use: driver = {self.driver} is no JDBC. Leave it out"
                 raise self.properties.error(key, problem)
 

@@ -36,6 +36,8 @@ _loaded: dict[str, RegisteredManager | str] = {}
 _used: dict[str, RegisteredManager] = {}
 #: The driver of queues in a datasource's table.
 QUEUE = "sql-queue"
+#: The driver of folders of files.
+FILES = "files"
 #: txpool's own, as in pyproject.toml. They are listed here as well, since a zip for Spark's executors has no metadata.
 BUILT_IN = {
     "psycopg": "txpool.resources.postgresql.manager:MANAGER",
@@ -47,6 +49,7 @@ BUILT_IN = {
     "kafka": "txpool.resources.kafka.manager:MANAGER",
     "jms": "txpool.resources.jms.manager:MANAGER",
     QUEUE: "txpool.resources.messages.manager:MANAGER",
+    FILES: "txpool.resources.files.manager:MANAGER",
 }
 
 

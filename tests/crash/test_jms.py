@@ -60,8 +60,8 @@ def test_each_message_is_one_row_and_one_message(work: Work, artemis: Artemis) -
     inward.close()
     for role in ("consumer", "recovery"):
         work.start(role)
-    for _ in range(KILLS):
-        work.strike()
+    for number in range(KILLS):
+        work.strike(number * MESSAGES // KILLS + 1)
     until(lambda: len(work.done()) >= MESSAGES, 300, "not all were done")
     work.kill("consumer")
     work.kill("recovery")

@@ -25,5 +25,7 @@ def find_classpath(pom: Path, **properties: str) -> str | None:
         if file.exists() and all(Path(jar).exists() for jar in file.read_text().split(":")):
             return file.read_text()
         command = [maven, "-q", "-B", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={file}"]
-        subprocess.run([*command, *given], check=False, timeout=400, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [*command, *given], check=False, timeout=400, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
     return file.read_text() if file.exists() else None

@@ -45,7 +45,7 @@ FLOORS = (
     ("txpool.engine",),
     ("txpool.aio",),
     ("txpool.control", "txpool.resource", "txpool.waits"),
-    ("txpool.messages", "txpool.outbox"),
+    ("txpool.files", "txpool.messages", "txpool.outbox"),
     ("txpool.outbox.relays",),
     ("txpool.idempotency",),
     ("txpool.datasource",),
@@ -53,6 +53,7 @@ FLOORS = (
     ("txpool.resources.jdbc",),
     (
         "txpool.resources.duckdb",
+        "txpool.resources.files",
         "txpool.resources.kafka",
         "txpool.resources.mysql",
         "txpool.resources.postgresql",

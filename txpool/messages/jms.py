@@ -44,7 +44,7 @@ class JmsSession(MessageSession):
 
     @property
     def datasource(self) -> DataSource:
-        return cast("DataSource", self._source)  # the broker itself keeps what is to be remembered
+        return cast("DataSource", self.source)  # the broker itself keeps what is to be remembered
 
     def _send(self, sent: Outgoing) -> None:
         if sent.key is not None:
@@ -65,7 +65,7 @@ class JmsSession(MessageSession):
         """The session of the ambient transaction's branch. An error within it is a vote to roll back."""
         ambient = current()
         assert ambient is not None  # noqa: S101 - the callers have one
-        raw = ambient.enlist_datasource(self._source).pooled.begun()
+        raw = ambient.enlist_datasource(self.source).pooled.begun()
         try:
             yield raw
         except BaseException as error:
@@ -121,7 +121,7 @@ class JmsSession(MessageSession):
     @contextmanager
     def _apart(self) -> Iterator[JmsConnection]:
         """A session outside any branch."""
-        sessions = MANAGER.sessions(self._source)
+        sessions = MANAGER.sessions(self.source)
         raw = sessions.take()
         try:
             yield raw

@@ -111,7 +111,7 @@ def test_an_unknown_one_is_refused_with_those_that_there_are(install: Install) -
     install(another="a.package:MANAGER")
     with pytest.raises(
         ConfigurationError,
-        match="psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or kafka or jms or sql-queue or another",
+        match="psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or kafka or jms or sql-queue or files or",
     ):
         DataSourceSettings.load(name="a", driver="oracle", url="oracle://a/b")
 
@@ -138,6 +138,7 @@ def test_a_damaged_package_changes_nothing_for_others(install: Install, value: s
         "Kafka",
         "JMS",
         "queues",
+        "a folder of files",
     ]
 
 
@@ -179,6 +180,7 @@ def test_a_url_alone_is_no_use_of_a_package(install: Install) -> None:
         "kafka",
         "jms",
         "sql-queue",
+        "files",
     ]
 
 

@@ -187,6 +187,7 @@ DATASOURCE_KEYS = (
         NO_VALUE | POSITIVE,
     ),
     *MESSAGE_KEYS,
+    Key("folder", "file", None, "The folder of driver = files: what is published appears below it."),
     Key(
         "xa.evidence",
         "choice",

@@ -17,7 +17,7 @@ from txpool.config.settings.credentials import Credentials, CredentialsFunction
 from txpool.config.settings.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
 from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.errors import ConfigurationError
-from txpool.resource_managers import DRIVERS, QUEUE, RegisteredManager, find_resource_manager, names_code
+from txpool.resource_managers import DRIVERS, FILES, QUEUE, RegisteredManager, find_resource_manager, names_code
 from txpool.sql.characteristics import Characteristics
 
 
@@ -83,6 +83,7 @@ class DataSourceSettings:
     queue_ordered: bool
     parking: str | None
     parking_after: int
+    folder: Path | None
     xa_evidence: str
     xa_evidence_table: str
     xa_phase_two_connections: int
@@ -142,6 +143,8 @@ class DataSourceSettings:
             fields["url"] = f"jdbc:{fields['xaDataSourceClassName'] or ''}"  # its setters say where the database is
         if fields["driver"] == QUEUE and fields["url"] is None:
             fields["url"] = f"{QUEUE}:{fields['queue_datasource'] or ''}"
+        if fields["driver"] == FILES and fields["url"] is None:
+            fields["url"] = f"{FILES}:{fields['folder'] or ''}"
         passed = {key.removeprefix("driver."): values.plain(key) for key in values if key.startswith("driver.")}
         source = function or fields["credentials"]
         issuer = None if source is None else Credentials(name, source)

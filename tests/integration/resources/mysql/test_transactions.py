@@ -201,9 +201,15 @@ def test_a_timeout_cancels_the_statement(managed: BranchDatabase) -> None:
     source = managed.datasource()
     kills = "show global status like 'Com_kill'"
     before = managed.server.execute(kills)
-    with pytest.raises(txpool.TransactionTimeout), txpool.transaction(timeout=0.5):
+    with pytest.raises(txpool.TransactionTimeout), txpool.transaction() as tx:
+
+        def expire() -> None:
+            until(lambda: managed.server.execute(SLEEPING))
+            tx.expire(0.5)  # as its timer does
+
+        threading.Thread(target=expire).start()
         source.connect().cursor().execute("insert into work values (1, 1)")
-        source.connect().cursor().execute("select sleep(20)")
+        source.connect().cursor().execute("select sleep(600)")
     assert managed.server.execute(kills) > before
     assert managed.rows() == []
 

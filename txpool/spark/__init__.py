@@ -10,6 +10,7 @@ if importlib.util.find_spec("pyspark") is None:
     )
 
 from txpool.spark.commit.session import SparkWriteWarning
+from txpool.spark.files import write_files
 from txpool.spark.partitions import PartitionsReport, foreach_partition, map_partitions
 from txpool.spark.source.format import register
 from txpool.spark.source.streaming import once_per_batch
@@ -27,5 +28,6 @@ __all__ = [
     "once_per_batch",
     "register",
     "whole",
+    "write_files",
     "write_table",
 ]

@@ -106,7 +106,7 @@ class JmsSession(MessageSession):
 
     def _message(self, found: Any) -> ReceivedMessage:
         names = [str(name) for name in found.getPropertyNames()]
-        headers = {name: str(found.getStringProperty(name)) for name in names if not name.startswith("JMS")}
+        headers = {name: str(found.getStringProperty(name)) for name in names if not name.startswith(("JMS", "_AMQ"))}
         place, made = str(found.getJMSMessageID()), headers.get(ID, "")
         if made and readable(made) == made:
             del headers[ID]

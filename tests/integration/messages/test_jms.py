@@ -159,6 +159,28 @@ def test_message_row_message(site: Site) -> None:
         assert [each.body for each in site.inward.receive(10, timeout=60)] == [None, bytes(range(256))]
 
 
+def test_large_messages_and_those_of_other_programs(site: Site) -> None:
+    large = os.urandom(1_000_000)
+    with pytest.raises(txpool.OperationalError, match="Header size"):
+        site.inward.send(large, headers={"h": "x" * 200_000})
+    site.inward.send(large, headers={"h": "x" * 10_000})
+    opened = site.broker.connect()
+    plain = opened.createSession(False, 1)
+    producer = plain.createProducer(plain.createQueue(site.queues[0]))
+    text = plain.createTextMessage("€😀" * 100_000)
+    text.setIntProperty("number", 5)
+    producer.send(text)
+    with txpool.transaction():
+        found = site.inward.receive(10, timeout=60)
+    assert [each.body for each in found] == [large, ("€😀" * 100_000).encode()]
+    assert found[0].headers == {"h": "x" * 10_000}
+    assert found[1].headers == {"number": "5"}
+    producer.send(plain.createMapMessage())
+    opened.close()
+    with pytest.raises(txpool.NotSupportedError, match="MapMessage"), txpool.transaction():
+        site.inward.receive(10, timeout=60)
+
+
 def test_a_rollback_sends_nothing_and_delivers_again(site: Site) -> None:
     site.inward.send("one")
     for tries in range(3):

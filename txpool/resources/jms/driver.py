@@ -89,8 +89,8 @@ class JmsDriver:
             raw.generation = generation
         raw.location = PrepareLocation(settings.name, raw.identity, "", settings.file)
 
-    def take(self, timeout: float | None = None) -> JmsConnection:
-        """An idle session, which answers, or a new one."""
+    def take(self) -> JmsConnection:
+        """An idle session that answers, or a new one. It has no timeout of one transaction's: others use it, too."""
         if self._pid != os.getpid():  # the parent's are the parent's
             self._pid, self._idle = os.getpid(), deque()
         while self._idle:
@@ -102,7 +102,7 @@ class JmsDriver:
             except Exception as error:
                 raw.failed = error
             raw.drop()
-        found: JmsConnection = self.connect(timeout)
+        found: JmsConnection = self.connect()
         return found
 
     def give_back(self, raw: JmsConnection) -> None:

@@ -44,7 +44,7 @@ class Jms(ResourceManager):
         from txpool.resources.jms.branch import JmsBranch, JmsWork
 
         driver = self.sessions(source)
-        raw = driver.take(timeout)
+        raw = driver.take()
         return JmsWork(raw), JmsBranch(source.name, driver, raw, transaction.deadlines)
 
     def sessions(self, source: Source) -> JmsDriver:

@@ -5,6 +5,7 @@ python tests/benchmarks/bench_messages.py [ROUNDS]
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 import tempfile
 import time
@@ -73,6 +74,8 @@ def main() -> None:
         write_site(folder, broker, ("in", "out"))
         txpool.configure(folder / "txpool.properties")
         stack.callback(txpool.configure)
+        with closing(sqlite3.connect(folder / "orders.db")) as file:
+            file.execute("pragma journal_mode = wal")
         orders = stack.enter_context(closing(txpool.DataSource.from_properties(folder / "orders.properties")))
         orders.xids_table().create()
         stack.enter_context(chdir(folder))

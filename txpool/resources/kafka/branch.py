@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TYPE_CHECKING
 
 from txpool.errors import TransactionRolledBack, described
@@ -254,11 +254,15 @@ def _left_open(wire: Wire, producer: Producer, parts: Parts) -> str:
 
 
 class KafkaRecovery(RecoveryOneByOne):
-    """Recovery's access to the branches in a cluster. Thread-safe: every method connects, and disconnects."""
+    """Recovery's access to the branches in a cluster. Thread-safe: every method connects, and disconnects.
 
-    def __init__(self, connect: Callable[[], Wire], *, trusted: bool) -> None:
+    If the connections are `shared` with a session, they stay.
+    """
+
+    def __init__(self, connect: Callable[[], Wire], *, trusted: bool, shared: bool = False) -> None:
         super().__init__()
         self._connect = connect
+        self._shared = shared
         #: None: whoever can connect is one of ours. Else nobody is proven to be.
         self._roles: frozenset[str] | None = None if trusted else frozenset()
 
@@ -284,12 +288,5 @@ class KafkaRecovery(RecoveryOneByOne):
             return BranchOutcome.UNKNOWN, described(error)
 
     def _connected(self) -> AbstractContextManager[Wire]:
-        return _closing(self._connect())
-
-
-@contextmanager
-def _closing(wire: Wire) -> Iterator[Wire]:
-    try:
-        yield wire
-    finally:
-        wire.close()
+        wire = self._connect()
+        return nullcontext(wire) if self._shared else closing(wire)

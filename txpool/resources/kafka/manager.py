@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from txpool.errors import ConfigurationError, described
 from txpool.findings.finding import Finding
 from txpool.resources.base import PrepareLocation
+from txpool.resources.blocking import OneByOne
 from txpool.resources.kafka.branch import KafkaBranch, KafkaRecovery, KafkaWork
 from txpool.resources.kafka.timeouts import limit
 from txpool.resources.manager import ResourceManager
@@ -18,6 +19,7 @@ from txpool.tm.subordinate import Subordinate
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.datasource.source import Source
+    from txpool.resources.deadlines import Deadlines
     from txpool.resources.kafka.wire import Wire
     from txpool.tm.transaction import Transaction
 
@@ -121,6 +123,11 @@ class Kafka(ResourceManager):
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> KafkaRecovery:
         return KafkaRecovery(lambda: self._wire(settings), trusted=_ANY in settings.prepared_owners)
+
+    def adopting(self, source: Source, deadlines: Deadlines) -> OneByOne:
+        return OneByOne(
+            KafkaRecovery(lambda: self.wire_of(source), trusted=_ANY in source.settings.prepared_owners, shared=True)
+        )
 
     def workload(self, source: Source) -> Any:
         from txpool.resources.kafka.workload import TopicWork

@@ -36,6 +36,8 @@ _loaded: dict[str, RegisteredManager | str] = {}
 _used: dict[str, RegisteredManager] = {}
 #: The driver of queues in a datasource's table.
 QUEUE = "sql-queue"
+#: The driver of Iceberg tables whose catalog is in a datasource.
+ICEBERG = "iceberg"
 #: txpool's own, as in pyproject.toml. They are listed here as well, since a zip for Spark's executors has no metadata.
 BUILT_IN = {
     "psycopg": "txpool.resources.postgresql.manager:MANAGER",
@@ -46,6 +48,7 @@ BUILT_IN = {
     "duckdb": "txpool.resources.duckdb.manager:MANAGER",
     "kafka": "txpool.resources.kafka.manager:MANAGER",
     QUEUE: "txpool.resources.messages.manager:MANAGER",
+    ICEBERG: "txpool.resources.iceberg.manager:MANAGER",
 }
 
 

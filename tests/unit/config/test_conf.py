@@ -23,6 +23,7 @@ DATASOURCES = {
     "audit": "last-resource",
     "orders-in": "xa",
     "orders-kafka": "xa",
+    "warehouse": "xa",
 }
 #: What another key stands in the place of.
 IN_PLACE_OF = {

@@ -17,7 +17,7 @@ from txpool.config.settings.credentials import Credentials, CredentialsFunction
 from txpool.config.settings.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
 from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.errors import ConfigurationError
-from txpool.resource_managers import DRIVERS, QUEUE, RegisteredManager, find_resource_manager, names_code
+from txpool.resource_managers import DRIVERS, ICEBERG, QUEUE, RegisteredManager, find_resource_manager, names_code
 from txpool.sql.characteristics import Characteristics
 
 
@@ -74,6 +74,8 @@ class DataSourceSettings:
     queue: str | None
     queue_datasource: Path | None
     queue_ordered: bool
+    catalog: Path | None
+    warehouse: Path | None
     parking: str | None
     parking_after: int
     xa_evidence: str
@@ -135,6 +137,8 @@ class DataSourceSettings:
             fields["url"] = f"jdbc:{fields['xaDataSourceClassName'] or ''}"  # its setters say where the database is
         if fields["driver"] == QUEUE and fields["url"] is None:
             fields["url"] = f"{QUEUE}:{fields['queue_datasource'] or ''}"
+        if fields["driver"] == ICEBERG and fields["url"] is None:
+            fields["url"] = f"{ICEBERG}:{fields['warehouse'] or ''}"
         passed = {key.removeprefix("driver."): values.plain(key) for key in values if key.startswith("driver.")}
         source = function or fields["credentials"]
         issuer = None if source is None else Credentials(name, source)

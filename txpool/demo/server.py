@@ -202,8 +202,6 @@ class EmbeddedPostgres:
             f"--username={self.user}",
             f"--pwfile={secret}",
             "--auth=scram-sha-256",
-            # To hash a random password often makes it no safer, and takes each connection 4 ms of CPU.
-            "--set=scram_iterations=1",
             "--encoding=UTF8",
             "--locale=C",
         )

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
+from hypothesis import given
+from hypothesis.strategies import none
 
 from tests.support.left_open import close_all
 from txpool.datasource import DataSource
@@ -82,9 +84,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """A collection of garbage in a test does not go through all tests and modules: that takes half a second of CPU."""
+    """A collection of garbage in a test does not go through all tests and modules: that takes half a second of CPU.
+
+    Hypothesis makes its generator of random numbers in its first test, and asks the collector who holds it. What is
+    frozen is no answer, and the dictionary of its thread may be: hence the generator is made before.
+    """
+    given(none())(_nothing)()
     gc.collect()
     gc.freeze()
+
+
+def _nothing(_: None) -> None:
+    pass
 
 
 def _is_further_pair(item: pytest.Item) -> bool:

@@ -58,6 +58,7 @@ from txpool.errors import (
     TransactionTimeout,
     Warning,  # noqa: A004 - the name is PEP 249's
 )
+from txpool.files import folder
 from txpool.messages import consumer, session
 from txpool.outbox import Outbox, once
 from txpool.pool import PoolListener, PoolStatistics
@@ -152,6 +153,7 @@ __all__ = [
     "create_async_engine",
     "create_engine",
     "current",
+    "folder",
     "observe",
     "once",
     "paramstyle",

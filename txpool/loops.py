@@ -55,7 +55,7 @@ class TaskCall(Protocol):
         """Call what only blocks in a thread, in a copy of the context. A cancellation waits for its end."""
 
     def after_turn(self, function: Callable[[], object]) -> None:
-        """Call this soon, behind the loop's turn that is under way."""
+        """Call this once behind the turn of this call's loop that is under way, however many of its calls ask."""
 
     def adopt(self, transaction: HasLocks) -> None:
         """The call has made this transaction: give it locks that tasks can wait for."""

@@ -36,6 +36,8 @@ _loaded: dict[str, RegisteredManager | str] = {}
 _used: dict[str, RegisteredManager] = {}
 #: The driver of queues in a datasource's table.
 QUEUE = "sql-queue"
+#: The driver of folders of files.
+FILES = "files"
 #: txpool's own, as in pyproject.toml. They are listed here as well, since a zip for Spark's executors has no metadata.
 BUILT_IN = {
     "psycopg": "txpool.resources.postgresql.manager:MANAGER",
@@ -45,7 +47,9 @@ BUILT_IN = {
     "jdbc": "txpool.resources.jdbc.manager:MANAGER",
     "duckdb": "txpool.resources.duckdb.manager:MANAGER",
     "kafka": "txpool.resources.kafka.manager:MANAGER",
+    "jms": "txpool.resources.jms.manager:MANAGER",
     QUEUE: "txpool.resources.messages.manager:MANAGER",
+    FILES: "txpool.resources.files.manager:MANAGER",
 }
 
 
@@ -71,6 +75,8 @@ class RegisteredManager(Protocol):
     def why_not_begin(self, characteristics: Characteristics) -> str: ...
 
     def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool: ...
+
+    def is_outage(self, error: BaseException) -> bool: ...
 
 
 class Drivers(Collection[str]):

@@ -56,8 +56,11 @@ def format_report(report: ScanReport) -> str:
 
 
 def format_outboxes(found: Iterable[OutboxStatus]) -> str:
-    """A block for each outbox."""
-    return "\n".join(_block(f"outbox of {each.datasource}", _outbox_rows(each)) for each in found)
+    """A block for each outbox, and for each session."""
+    return "\n".join(
+        _block(f"{'outbox of' if each.kind == 'outbox' else each.kind} {each.datasource}", _outbox_rows(each))
+        for each in found
+    )
 
 
 def _outbox_rows(each: OutboxStatus) -> list[Row]:
@@ -66,7 +69,8 @@ def _outbox_rows(each: OutboxStatus) -> list[Row]:
     since = "" if each.oldest is None else f", the oldest for {_age(each.oldest)}"
     error = f"; last error: {shortened(each.last_error)}" if each.last_error else ""
     parked = [("parked", f"{each.parked}{error}")] if each.parked else []
-    return [("waiting", f"{each.waiting}{since}"), *parked]
+    waiting = [] if each.waiting is None else [("waiting", f"{each.waiting}{since}")]
+    return [*waiting, *parked] or [("parked", "0")]
 
 
 def format_unanswered(found: Mapping[str, str]) -> str:

@@ -204,9 +204,10 @@ def _outbox_samples(outboxes: Iterable[OutboxStatus], since: float) -> Iterator[
     """One that could not be read has no samples. The age is counted on since the scan."""
     for outbox in outboxes:
         name = (outbox.datasource,)
-        if outbox.waiting is not None and outbox.parked is not None:
-            yield Sample(catalogue.OUTBOX_WAITING, name, outbox.waiting)
+        if outbox.parked is not None:
             yield Sample(catalogue.OUTBOX_PARKED, name, outbox.parked)
+        if outbox.waiting is not None:
+            yield Sample(catalogue.OUTBOX_WAITING, name, outbox.waiting)
             yield Sample(catalogue.OUTBOX_OLDEST, name, 0.0 if outbox.oldest is None else outbox.oldest + since)
 
 

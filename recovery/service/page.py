@@ -217,7 +217,7 @@ def _datasource(status: DatasourceStatus) -> tuple[str, ...]:
 def _outboxes(overview: Overview) -> str:
     rows = map(_outbox, overview.outboxes[:_MOST_SHOWN])
     names = ("", "waiting", "oldest", "parked", "last error")
-    return _table("Outboxes", names, rows) if overview.outboxes else ""
+    return _table("Outboxes and sessions", names, rows) if overview.outboxes else ""
 
 
 def _outbox(status: OutboxStatus) -> tuple[str, ...]:
@@ -226,7 +226,13 @@ def _outbox(status: OutboxStatus) -> tuple[str, ...]:
         return name, "", "", "", f'<span class="bad-text">not read: {escape(status.reason)}</span>'
     oldest = "" if status.oldest is None else age(status.oldest)
     parked = f'<span class="bad-text">{status.parked}</span>' if status.parked else "0"
-    return name, str(status.waiting), oldest, parked, escape(shortened(status.last_error))
+    return (
+        name,
+        "" if status.waiting is None else str(status.waiting),
+        oldest,
+        parked,
+        escape(shortened(status.last_error)),
+    )
 
 
 def _last_scan_done(overview: Overview) -> str:

@@ -1,6 +1,6 @@
 """Consumers, recovery and the broker are killed: each message in is one row and one message out.
 
-By default 100 messages and 4 kills, chosen by a seed (TXPOOL_CRASH_SEED); with TXPOOL_CRASH_FULL=1, 1,000 and 26.
+By default 100 messages and 5 kills, chosen by a seed (TXPOOL_CRASH_SEED); with TXPOOL_CRASH_FULL=1, 10,000 and 100.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -29,7 +30,7 @@ __all__ = ["kafka", "topics"]
 pytestmark = pytest.mark.slow
 
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
-MESSAGES, KILLS = (1_000, 26) if FULL else (100, 4)
+MESSAGES, KILLS = (10_000, 100) if FULL else (100, 5)
 POINTS = (
     "coordinator.prepared",
     "marked.commit",
@@ -44,7 +45,7 @@ import txpool
 txpool.configure("txpool.properties")
 out = txpool.session("out.properties")
 
-@txpool.consumer("in.properties", max_messages=5, poll=0.2)
+@txpool.consumer("in.properties", max_messages=10, poll=0.2)
 def ship(messages):
     with txpool.connect("orders.properties") as orders:
         for each in messages:
@@ -63,8 +64,14 @@ while True:
 """
 
 
+class Killable(Protocol):
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
 class Work:
-    def __init__(self, folder: Path, broker: Broker, topics: tuple[str, str], chance: random.Random) -> None:
+    def __init__(self, folder: Path, broker: Killable, topics: tuple[str, str], chance: random.Random) -> None:
         self.folder, self.broker, self.topics, self.chance = folder, broker, topics, chance
         self.running: dict[str, preloaded.Process] = {}
 
@@ -82,18 +89,18 @@ class Work:
         with closing(sqlite3.connect(self.folder / "orders.db", timeout=60)) as connection:
             return [text for (text,) in connection.execute("select body from done")]
 
-    def strike(self) -> None:
-        """Kill one of them, once it has done something more."""
-        before, victim = len(self.done()), self.chance.choice(["consumer", "consumer", "point", "recovery", "broker"])
-        print(f"after {before}: {victim}")
+    def strike(self, least: int) -> None:
+        """Kill one of them, once so many messages are done."""
+        victim = self.chance.choice(["consumer", "consumer", "point", "recovery", "broker"])
+        until(lambda: len(self.done()) >= least, 300, f"stuck before {least}")
+        print(f"after {len(self.done())}: {victim}", flush=True)
         if victim == "point":
             self.kill("consumer")
             self.start("consumer", f"{self.chance.choice(POINTS)}=kill@{self.chance.randint(1, 3)}")
-            until(lambda: self.running["consumer"].poll() is not None or len(self.done()) == MESSAGES, 120)
+            until(lambda: self.running["consumer"].poll() is not None or len(self.done()) == MESSAGES, 300)
             self.kill("consumer")
             self.start("consumer")
             return
-        until(lambda: len(self.done()) > before or len(self.done()) == MESSAGES, 120, f"stuck at {before}")
         time.sleep(self.chance.random() / 20)  # any moment is right
         if victim == "broker":
             self.broker.kill()
@@ -124,7 +131,7 @@ def work(kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: py
     txpool.configure()
 
 
-def test_each_message_is_one_row_and_one_message(work: Work) -> None:
+def test_each_message_is_one_row_and_one_message(work: Work, kafka: Broker) -> None:
     inward = txpool.session("in.properties")
     with txpool.transaction():
         for number in range(MESSAGES):
@@ -132,8 +139,8 @@ def test_each_message_is_one_row_and_one_message(work: Work) -> None:
     inward.close()  # else it would try to connect while there is no broker, and kafka-python leaves those sockets
     for role in ("consumer", "recovery"):
         work.start(role)
-    for _ in range(KILLS):
-        work.strike()
+    for number in range(KILLS):
+        work.strike(number * MESSAGES // KILLS + 1)
     until(lambda: len(work.done()) >= MESSAGES, 300, "not all were done")
     work.kill("consumer")
     work.kill("recovery")
@@ -144,7 +151,11 @@ def test_each_message_is_one_row_and_one_message(work: Work) -> None:
             assert time.monotonic() < deadline, reports[-1]
             reports.append(manager.scan())
     assert [each for report in reports for each in report.heuristics] == []
+    assert [each for report in reports for each in report.alarms] == []
     expected = Counter(map(str, range(MESSAGES)))
     assert Counter(work.done()) == expected
-    sent = [each.value.decode() for each in work.broker.committed(work.topics[1])]
+    with txpool.transaction():
+        txpool.session("out.properties").send("end")
+    *sent, end = kafka.told(work.topics[1], MESSAGES + 1)
+    assert end == "end"
     assert Counter(sent) == expected

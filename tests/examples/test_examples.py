@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/README.md"))
 SERVERS = ["fastapi", "gunicorn"]
 SPARK = ["spark_batch", "spark_plain_tasks", "spark_stream"]
-EVERY = sorted([*SERVERS, *SPARK, "airflow", "kafka", "notebook", "sqlalchemy"])
+EVERY = sorted([*SERVERS, *SPARK, "airflow", "jms", "kafka", "notebook", "sqlalchemy"])
 #: The databases are the tests' own, which can be read afterwards; or the program's, as on a fresh clone.
 OWN = [pytest.param(True, id="own databases"), pytest.param(False, id="a server for a try")]
 #: What an example asks the environment for, and which of the tests' two databases it gets.
@@ -117,13 +117,14 @@ def test_sqlalchemy(own: bool, databases: Databases) -> None:
 
 @pytest.mark.slow
 @pytest.mark.crash
-def test_kafka(require: Require) -> None:
-    require(shutil.which("mvn") and shutil.which("java"), "Kafka: apt-get install maven default-jdk-headless")
+@pytest.mark.parametrize("name", ["jms", "kafka"])
+def test_broker(require: Require, name: str) -> None:
+    require(shutil.which("mvn") and shutil.which("java"), f"{name}: apt-get install maven default-jdk-headless")
     if os.environ.get("TXPOOL_CRASH_FULL") != "1":
         pytest.skip("TXPOOL_CRASH_FULL=1 starts one more broker")
-    (command,) = blocks("kafka", "sh")
+    (command,) = blocks(name, "sh")
     printed = run(command, environment())
-    assert says("kafka", printed), printed
+    assert says(name, printed), printed
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -43,6 +43,25 @@ def codes_of(module: ModuleType) -> set[CodeType]:
             if isinstance(each, FunctionType) and each.__code__.co_filename == module.__file__:
                 add(each.__code__)
     return found
+
+
+def interrupted_somewhere(work: Callable[[], object], codes: set[CodeType]) -> Iterator[None]:
+    """Do the work again and again, with an interrupt at each place of these codes in turn, until all had one."""
+    number, reached = 1, True
+    while reached:
+        places = 0
+
+        def strike(_: object) -> None:
+            nonlocal places
+            places += 1
+            if places == number:
+                raise KeyboardInterrupt
+
+        with suppress(KeyboardInterrupt), at_each_check(codes, strike):
+            work()
+        yield
+        reached = places >= number
+        number += 1
 
 
 class _Places:

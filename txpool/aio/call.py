@@ -18,7 +18,7 @@ from weakref import ref
 
 from txpool import loops
 from txpool.aio import threads
-from txpool.aio.lock import Signal, TaskLock
+from txpool.aio.lock import Signal, TaskLock, let_go
 from txpool.aio.poller import Poller, Wakings, block, poller_of
 from txpool.errors import ConfigurationError
 
@@ -85,6 +85,8 @@ class Call(greenlet):  # type: ignore[misc]
         self._awaited: Callable[[], _Awaited | None] = _nothing
         self.told: Callable[[BaseException], object] | None = None
         self.owner: object = None
+        #: The locks that it has asked for.
+        self.locks: dict[TaskLock, None] = {}
 
     # -- for the task -------------------------------------------------------------------------------------------
 
@@ -138,6 +140,12 @@ class Call(greenlet):  # type: ignore[misc]
             self.held = ()
         self._enter()
 
+    def go_on_blocking(self) -> None:
+        """If it is suspended, go on to its end at once, by waits that block: another call that blocks waits for it."""
+        if self._wait and not self.blocking:
+            self.blocking = True
+            self._enter()
+
     def _deliver(self) -> None:
         if self._wait and self._interruptible and self.held is not None and not self.thrown:
             self._enter()
@@ -156,6 +164,8 @@ class Call(greenlet):  # type: ignore[misc]
             except BaseException as error:
                 self.error = error
             function = None
+            if self.locks:
+                let_go(self.locks, self)
             self.finished = True
             self._tell()
             self._back.switch()
@@ -241,7 +251,7 @@ class Call(greenlet):  # type: ignore[misc]
     def after_turn(self, function: Callable[[], object]) -> None:
         if not self.blocking:
             with suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon(function)
+                self.wakings.call_after_turn(self.loop, function)
                 return
         function()
 

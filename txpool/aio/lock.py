@@ -6,10 +6,10 @@ Its owner is a call of a task, a block of several calls, or a thread. Beside it 
 from __future__ import annotations
 
 import asyncio
-import select
-from _thread import allocate_lock, get_ident
+from _thread import LockType, allocate_lock, get_ident
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from time import monotonic
 from types import TracebackType
@@ -40,7 +40,7 @@ class TaskLock:
     it is not `strict`, only if it is held.
     """
 
-    __slots__ = ("_count", "_gtrid", "_mutex", "_owner", "_strict", "_waiters")
+    __slots__ = ("_count", "_following", "_gtrid", "_mutex", "_owner", "_strict", "_waiters")
 
     def __init__(self, gtrid: str, *, strict: bool = True) -> None:
         self._gtrid = gtrid
@@ -50,6 +50,8 @@ class TaskLock:
         self._owner: object = None
         self._count = 0
         self._waiters: deque[_Waiter] = deque()
+        #: Who was handed it last, if an interrupt may have kept that from being woken.
+        self._following: _Waiter | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         call = owner_of_calls[0]()
@@ -63,32 +65,59 @@ class TaskLock:
         in_loop = call is None and type(owner) is int and asyncio._get_running_loop() is not None
         if in_loop and self._strict and self._gtrid:
             raise self._would_hold_the_loop()
-        with self._mutex:
-            if self._owner is None:
-                self._owner, self._count = owner, 1
-                return True
-            if not blocking:
-                return False
-            if in_loop:
-                raise self._would_hold_the_loop()
-            if (block := innermost.get()) is not None and block.is_within(self._owner):
-                raise ProgrammingError(
-                    f"{self._gtrid or 'a connection'} is within a {block.kind} of the task that has started this, and "
-                    "can do nothing else before that block's end. Nothing was sent"
-                )
-            if call is not None:
-                waiter = _Waiter(owner, call.signal())
-            else:
-                waiter = _Waiter(owner, allocate_lock())
-                waiter.woken.acquire()
-            self._waiters.append(waiter)
         try:
+            if self._waiters:
+                self._stop_waiting(owner)  # as an interrupt may have kept it from doing
+            with self._mutex:
+                if call is not None:
+                    call.locks[self] = None  # before it has it: an interrupt may come at any time
+                if self._owner is None:
+                    self._owner, self._count = owner, 1
+                    return True
+                if not blocking:
+                    return False
+                if in_loop:
+                    raise self._would_hold_the_loop()
+                waiter = self._queued(owner, call)
             waiter.woken.acquire(timeout=timeout)
-        except BaseException:
-            if self._leave(waiter):
-                self.release()
+            return self._leave(waiter)
+        except BaseException:  # perhaps an interrupt, with or without the lock
+            self.let_go(owner)
             raise
-        return self._leave(waiter)
+
+    def _queued(self, owner: object, call: Any) -> _Waiter:
+        if (block := innermost.get()) is not None and block.is_within(self._owner):
+            raise ProgrammingError(
+                f"{self._gtrid or 'a connection'} is within a {block.kind} of the task that has started this, and "
+                "can do nothing else before that block's end. Nothing was sent"
+            )
+        if call is not None:
+            waiter = _Waiter(owner, call.signal())
+            waiter.woken.awaited = self
+        else:
+            waiter = _Waiter(owner, allocate_lock())
+            waiter.woken.acquire()
+        self._waiters.append(waiter)
+        return waiter
+
+    def let_go(self, owner: object) -> None:
+        """This owner has ended, or gives up: undo what an interrupt has left of it, and do what it has left undone."""
+        self._stop_waiting(owner)
+        if self._owner == owner:
+            self._count = 1
+            self.release()
+        elif (following := self._following) is not None:
+            self._wake(following)
+
+    def _stop_waiting(self, owner: object) -> None:
+        for waiter in [each for each in [*self._waiters] if each.owner == owner]:
+            self._leave(waiter)
+
+    def finish_owner(self, call: Any) -> None:
+        """This call waits for it, and blocks its thread: the owner, if it is suspended there, would never go on."""
+        owner: Any = self._owner
+        if type(owner) is type(call) and owner.loop is call.loop:
+            owner.go_on_blocking()
 
     def _leave(self, waiter: _Waiter) -> bool:
         """Stop waiting; whether it was handed over by then."""
@@ -99,19 +128,34 @@ class TaskLock:
             return True
 
     def release(self) -> None:
-        self._count -= 1
-        if self._count:
+        if self._count > 1:
+            self._count -= 1
             return
-        with self._mutex:
-            if not self._waiters:
-                self._owner = None
-                return
-            following = self._waiters.popleft()
-            self._owner, self._count = following.owner, 1
-        following.woken.release()
+        released = False
+        try:
+            with self._mutex:
+                if not self._waiters:
+                    self._owner, self._count, released = None, 0, True
+                    return
+                # No call comes between these, so no interrupt does.
+                self._following = following = self._waiters[0]
+                self._owner, self._count, released = following.owner, 1, True
+                self._waiters.popleft()
+            self._wake(following)
+        except BaseException:
+            if not released:
+                self.release()
+            elif (handed_over := self._following) is not None:
+                self._wake(handed_over)
+            raise
 
-    def __enter__(self) -> bool:
-        return self.acquire()
+    def _wake(self, following: _Waiter) -> None:
+        with suppress(RuntimeError):  # it was woken before, and an interrupt came
+            following.woken.release()
+        if self._following is following:
+            self._following = None
+
+    __enter__ = acquire  # a call of it could be interrupted behind its end
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -127,14 +171,25 @@ class TaskLock:
         )
 
 
+def let_go(locks: Iterable[TaskLock], owner: object) -> None:
+    """An owner has ended, which has asked for these: an interrupt in their own code may have left them held."""
+    for lock in locks:
+        if lock._owner is owner or lock._waiters or lock._following is not None:
+            lock.let_go(owner)
+
+
 class Signal:
     """As `txpool.loops.OneShotEvent`."""
 
-    __slots__ = ("_call", "_set", "number")
+    __slots__ = ("_blocked", "_call", "_set", "awaited", "number")
 
     def __init__(self, call: Any) -> None:
         self._call = call
         self._set = False
+        #: Released to wake the call, if that blocks its thread.
+        self._blocked: LockType | None = None
+        #: The lock for which the call waits, if it waits for one.
+        self.awaited: TaskLock | None = None
         self.number = 0
 
     def is_set(self) -> bool:
@@ -144,30 +199,34 @@ class Signal:
     def acquire(self, timeout: float = -1) -> bool:
         call = self._call
         until = None if timeout < 0 else monotonic() + timeout
-        if call.blocking:
-            return self._acquire_blocking(until)
-        if not self._set:
+        if not self._set and not call.blocking:
             call.sleep_until(self, None if timeout < 0 else timeout)
-            if call.blocking:
-                return self._acquire_blocking(until)
+        if not self._set and call.blocking:
+            self._block(until)
         was_set, self._set = self._set, False
         return was_set
 
-    def _acquire_blocking(self, until: float | None) -> bool:
-        pause = select.poll()  # of nothing: it sleeps
-        while not self._set:
-            if until is not None and monotonic() >= until:
-                return False
-            pause.poll(1)
-        self._set = False
-        return True
+    def _block(self, until: float | None) -> None:
+        self._blocked = blocked = allocate_lock()
+        blocked.acquire()
+        if self.awaited is not None:
+            self.awaited.finish_owner(self._call)
+        if not self._set:  # looked at again, since who has released it before has seen nobody wait
+            blocked.acquire(timeout=-1 if until is None else max(until - monotonic(), 0))
 
     def release(self) -> None:
         if self._set:
             raise RuntimeError("it was released before")
         self._set = True
         try:
-            self._call.wake_soon(self.number)
-        except BaseException:  # an interrupt, perhaps before the loop was told
-            self._call.wake_soon(self.number)
+            self._wake()
+        except BaseException:  # an interrupt, perhaps before the call was told
+            self._wake()
             raise
+
+    def _wake(self) -> None:
+        blocked = self._blocked
+        if blocked is not None:
+            with suppress(RuntimeError):  # it was told before
+                blocked.release()
+        self._call.wake_soon(self.number)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from time import monotonic
@@ -43,12 +44,25 @@ class Waiting(Protocol):
 class Wakings:
     """Those that other threads have woken: the loop is told once for all of them. It refers to no task."""
 
-    __slots__ = ("_told_until", "_woken")
+    __slots__ = ("_after_turn", "_told_until", "_woken")
 
     def __init__(self) -> None:
         self._woken: deque[tuple[Waiting, int]] = deque()
         #: Until when, by the monotonic clock, the loop need not be told.
         self._told_until = -inf
+        #: What is called behind the loop's turn, and until when it need not be scheduled again.
+        self._after_turn: dict[Callable[[], object], float] = {}
+
+    def call_after_turn(self, loop: AbstractEventLoop, function: Callable[[], object]) -> None:
+        """Have the loop call it once behind its turn, however often this is asked. RuntimeError if it is closed."""
+        now = monotonic()
+        if now >= self._after_turn.get(function, -inf):
+            loop.call_soon(self._call, function)
+            self._after_turn[function] = now + _AGAIN
+
+    def _call(self, function: Callable[[], object]) -> None:
+        self._after_turn.pop(function, None)  # first: whoever asks from here on has it called again
+        function()
 
     def add(self, loop: AbstractEventLoop, waiting: Waiting, number: int) -> None:
         """The wait of this number is over. RuntimeError if the loop is closed."""

@@ -96,9 +96,11 @@ def _coordination(file: _CheckedFile, old: float) -> Iterator[Section]:
     findings = [*_with_ending_error(log.findings(settings)), *_with_ending_error(node.findings(settings, step=step))]
     yield section(f"decision log {settings.log_url or ''}", findings, [settings.log_password])
     names: dict[str, Path] = {}
+    interval = settings.recovery_period + settings.recovery_backoff
     for path in settings.datasources:
         try:
-            yield _datasource(_CheckedFile.read(path), old, settings.transaction_timeout, names, step)
+            read = _CheckedFile.read(path)
+            yield _datasource(read, old, settings.transaction_timeout, names, step=step, interval=interval)
         except ConfigurationError as error:
             yield section(str(path), _about_file(error))
 
@@ -108,11 +110,13 @@ def _datasource(
     old: float,
     timeout: float | None = None,
     names: dict[str, Path] | None = None,
+    *,
     step: float = _STEP_SECONDS,
+    interval: float | None = None,
 ) -> Section:
     """The section of one datasource; `names` has the datasources of the files before, by name.
 
-    `step` is how long its database has to answer, in seconds.
+    `step` is how long its database has to answer, in seconds; `interval`, how long recovery may take to come.
     """
     settings = DataSourceSettings.load(file.properties)
     findings = list(file.findings)
@@ -129,7 +133,7 @@ def _datasource(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SecurityWarning)
         with step_until(monotonic() + step):
-            of_database = list(_with_ending_error(_of_database(settings, old, timeout)))
+            of_database = list(_with_ending_error(_of_database(settings, old, timeout, interval)))
     findings += _others_read(caught)
     title = f"datasource {settings.name} (mode={settings.mode}): {settings.url}"
     return section(title, [*findings, *of_database], settings.secrets)
@@ -142,10 +146,25 @@ def _others_read(caught: Iterable[warnings.WarningMessage]) -> list[Finding]:
     return [warning("file", found, _A_READER, advice) for found, _, advice in parted]
 
 
-def _of_database(settings: DataSourceSettings, old: float, timeout: float | None) -> Iterator[Finding]:
+def _of_interval(interval: float, ends_after: float) -> Finding:
+    """Whether recovery comes before a server ends a prepared branch by itself: a third of that is the transaction's."""
+    left = ends_after - ends_after / 3
+    found = f"recovery comes within {interval:g} s (recovery.period and recovery.backoff), and has {left:g} s"
+    if interval < left:
+        return ok("recovery", f"{found} before the server ends by itself what is decided")
+    why = f"the server ends a prepared branch after {ends_after:g} s by itself, also one that is decided to commit"
+    return failure("recovery", found, why, "shorten recovery.period, or raise the server's timeout")
+
+
+def _of_database(
+    settings: DataSourceSettings, old: float, timeout: float | None, interval: float | None
+) -> Iterator[Finding]:
     try:
         manager = cast("ResourceManager", find_resource_manager(settings.driver))
         yield from manager.findings(settings, stale_after=old, timeout=timeout)
+        ends_after = None if interval is None else manager.ends_after(settings)
+        if interval is not None and ends_after is not None:
+            yield _of_interval(interval, ends_after)
     except ModuleNotFoundError as error:
         raise not_installed(settings, error) from error
 

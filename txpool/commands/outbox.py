@@ -16,7 +16,10 @@ from rich.markup import escape
 
 from txpool import DataSource, Outbox, configure
 from txpool.commands.running import log_to_stderr, stopped_by_signals
+from txpool.config.keys import BROKERS
 from txpool.errors import ConfigurationError, Error, OperationalError, described
+from txpool.outbox.relays import delivery_to
+from txpool.outbox.relays.broker import BrokerDelivery
 from txpool.process.exit_codes import TxpoolExitCode
 
 outboxes = typer.Typer(
@@ -48,7 +51,7 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="End once nothing is left that can be delivered now.")] = False,
     conf: Conf = None,
 ) -> None:
-    """Call outbox.deliver with each message, until SIGTERM or SIGINT. Any number of relays may run.
+    """Deliver each message as outbox.deliver says, until SIGTERM or SIGINT. Any number of relays may run.
 
     It ends after the message in delivery; a second signal rolls that back.
     """
@@ -56,12 +59,17 @@ def run(
     with errors_as_exit_codes(conf):
         datasource = DataSource.from_properties(file)
         outbox = Outbox(datasource)
-        relay = outbox.relay(_deliver(datasource))
-        if once:
-            typer.echo(f"{relay.deliver_all()} delivered")
-            return
-        outbox.state()  # what is wrong from the beginning is an error
-        relay.run(stopped_by_signals())
+        deliver = _deliver(datasource)
+        relay = outbox.relay(deliver)
+        try:
+            if once:
+                typer.echo(f"{relay.deliver_all()} delivered")
+                return
+            outbox.state()  # what is wrong from the beginning is an error
+            relay.run(stopped_by_signals())
+        finally:
+            if isinstance(deliver, BrokerDelivery):
+                deliver.close()
 
 
 @outboxes.command("list")
@@ -110,6 +118,8 @@ def _deliver(datasource: DataSource) -> Callable[[Any], object]:
         raise datasource.settings.properties.error(
             "outbox.deliver", "is missing: write outbox.deliver = package.module:function, which gets each message"
         )
+    if name in BROKERS:
+        return delivery_to(name, datasource.settings)
     module, _, function = name.partition(":")
     try:
         found: Callable[[Any], object] = getattr(import_module(module), function)

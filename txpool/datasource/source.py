@@ -12,7 +12,7 @@ from txpool.errors import ConfigurationError
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
 from txpool.resource_managers import find_resource_manager
-from txpool.resources.base import BegunBy, Branch, BranchRecord, Role
+from txpool.resources.base import BegunBy, Branch, BranchRecord, PrepareLocation, Role
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.manager import PhaseTwo, ResourceManager
 from txpool.resources.marked.branch_rows import BranchRows
@@ -89,6 +89,13 @@ class Source:
         if phase_two is None:
             phase_two = self._phase_two[gtrid] = self.resource_manager.adopting(self, deadlines)
         return phase_two.branch(record)
+
+    def prepare_location(self, timeout: float | None = None) -> PrepareLocation:
+        """Where it prepares, for the log; `timeout` is how many seconds to wait for a connection, if it has some.
+
+        Errors: the server's own.
+        """
+        return PrepareLocation(self.name, self.branch_recovery(recovery=False).identity(), "", self.settings.file)
 
     def branch_recovery(self, *, recovery: bool = True) -> BranchRecovery:
         """Access to the prepared branches, of mode xa; connects as recovery.user, if there is one.

@@ -2,14 +2,16 @@
 
 A batch that has failed is done again one message after another, so that one bad message costs the others nothing. Each
 such try is counted before it begins, in a transaction of its own: so it counts also if the process is killed. For that
-the first batch of a process is done one by one, too.
+the first batch of a process is done one by one, too. What proves nothing against the message is not counted: an outage
+of a datasource, a conflict with others, a transaction in doubt. Such a try is given back, durably, before the next one.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,8 @@ from txpool.errors import (
     described,
 )
 from txpool.idempotency.on_demand import recover
-from txpool.messages.session import MessageSession, ReceivedMessage, session
+from txpool.idempotency.outage import is_outage
+from txpool.messages.session import MessageSession, ReceivedMessage, link, session
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import get_manager
 
@@ -36,6 +39,8 @@ Work = Callable[[list[ReceivedMessage]], object]
 #: The longest wait before a message is tried again, in seconds; the first is one second, and each is twice the last.
 _LONGEST_WAIT = 60.0
 _PAUSE = 0.05
+#: After so many failures in a row that are nobody's fault it goes on otherwise.
+_FAILURES = 3
 #: What has ended so is never done again by itself.
 _NEVER_AGAIN = (HeuristicMixed, HeuristicHazard)
 
@@ -47,6 +52,8 @@ class Consumer:
         self, of: str | Path | Source | MessageSession, function: Work, max_messages: int, poll: float
     ) -> None:
         self._of, self._function, self._most, self._poll = of, function, max_messages, poll
+        #: Messages whose last try does not count, which is still to be written.
+        self._owed: list[ReceivedMessage] = []
         self.__doc__ = function.__doc__
 
     def __call__(self, messages: list[ReceivedMessage]) -> object:
@@ -86,13 +93,20 @@ class Consumer:
                 failures = 0
             except Exception as error:
                 failures += 1
-                logger.error("%s: nothing can be received now: %s", source.name, described(error))
-                if once or isinstance(error, ConfigurationError):
+                with suppress(Exception):  # else before the next one
+                    self._give_back(source)
+                logger.error("%s: nothing can be done now: %s", source.name, described(error))
+                if (once and failures > _FAILURES) or isinstance(error, ConfigurationError):
                     raise
+                if failures > _FAILURES:  # a batch may meet others each time
+                    singly = self._most
                 until = time.monotonic() + min(_LONGEST_WAIT, 0.1 * 2.0 ** min(failures, 10))
                 while not stopped() and (left := until - time.monotonic()) > 0:
                     time.sleep(min(1.0, left))
         return done
+
+    def _give_back(self, source: MessageSession) -> None:
+        self._owed = [each for each in self._owed if not source.give_back(each)]
 
     def _batch(self, source: MessageSession) -> tuple[int, bool, bool]:
         """How many messages were done, whether none has failed, and whether there were none."""
@@ -109,13 +123,14 @@ class Consumer:
 
     def _one(self, source: MessageSession) -> bool | None:
         """Whether the next message was done, by itself; None if there was none."""
+        self._give_back(source)
         message = source.begin_one()
         if message is None:
             return None
         if message.tries >= source.parking_after:
             self._park(source, message, "no try of it has ended")
             return False
-        done, failure = self._attempt(source, lambda: [message] if source.receive_one(message) else [])
+        done, failure = self._attempt(source, lambda: [message] if source.receive_one(message) else [], [message])
         if failure is not None:
             text, tries = described(failure), message.tries + 1
             if tries >= source.parking_after:
@@ -126,18 +141,26 @@ class Consumer:
         return bool(done)
 
     def _attempt(
-        self, source: MessageSession, receive: Callable[[], list[ReceivedMessage]]
+        self,
+        source: MessageSession,
+        receive: Callable[[], list[ReceivedMessage]],
+        counted: Sequence[ReceivedMessage] = (),
     ) -> tuple[int, Exception | None]:
-        """How many messages were done, in one transaction; and the error, if that has rolled back."""
+        """How many messages were done, in one transaction; and the error, if that has rolled back.
+
+        `counted` are those of which a try has begun. Raises what is no message's fault.
+        """
         messages: list[ReceivedMessage] = []
         try:
             with transaction() as ambient:
                 ambient.may_be_empty = True
                 messages += receive()
+                link(ambient, messages if counted else [])  # a session's receive() does so itself
                 if messages:
                     self._function(messages)
         except (TransactionInDoubt, HeuristicCommit) as error:
             logger.warning("%s: %d messages: %s", source.name, len(messages), described(error))
+            self._owed += counted if isinstance(error, TransactionInDoubt) else ()
             return 0, None
         except _NEVER_AGAIN as error:
             logger.error("%s: %d messages were done in part: %s", source.name, len(messages), described(error))
@@ -145,7 +168,10 @@ class Consumer:
                 self._park(source, message, f"done in part: {described(error)}")
             return 0, None
         except Exception as error:
-            return 0, error
+            if not is_outage(error):
+                return 0, error
+            self._owed += counted
+            raise
         if ambient.unanswered:
             self._recover()
         return len(messages), None

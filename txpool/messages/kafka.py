@@ -18,24 +18,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from txpool.errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
 from txpool.locks import Lock
 from txpool.messages.session import MessageSession, ReceivedMessage, apart, database_of
-from txpool.resources.kafka.manager import MANAGER
+from txpool.resources.kafka.manager import MANAGER, parking_topic
 from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tables_of
 from txpool.tm.ambient import current
 from txpool.tm.completion.status import Status
 from txpool.tm.demarcation.block import transaction
+from txpool.tm.subordinate import Subordinate
 
 if TYPE_CHECKING:
     from kafka import KafkaConsumer
 
     from txpool.datasource import DataSource, Source
+    from txpool.resources.kafka.records import Topics
     from txpool.tm.transaction import Transaction
 
-#: The header with the id that a session of txpool's gives to a message.
-_ID = "txpool-id"
+#: The header with the error for which a message is parked in a topic.
+_ERROR = "txpool-error"
 #: For how many seconds a receive polls at least: by polls that never wait, a consumer may never join its group.
 _LEAST = 0.1
-#: For how many seconds the number of a topic's partitions is taken to be the same.
-_PARTS_FOR = 60.0
 
 
 class _Place(NamedTuple):
@@ -64,8 +64,8 @@ class KafkaSession(MessageSession):
         MANAGER.require_client(settings)
         self._topic: str = settings.topic or ""
         self._group = settings.group
-        self._parts = (0, 0.0)
-        self._rounds = itertools.count()
+        self._parking_topic = parking_topic(settings)
+        self._topics: Topics | None = None
         self._consumer: tuple[int, KafkaConsumer] | None = None
         self._buffers: dict[int, _Buffer] = {}
         self._polling = False  #: A poll has begun, and an interrupt may have kept its records from the buffers.
@@ -74,35 +74,29 @@ class KafkaSession(MessageSession):
 
     @property
     def datasource(self) -> DataSource:
-        return database_of(self._source, self._source.settings.offsets_datasource, "offsets.datasource")
+        return database_of(self.source, self.source.settings.offsets_datasource, "offsets.datasource")
+
+    @property
+    def prepares_in(self) -> Source:
+        return self.source
 
     # -- sending ------------------------------------------------------------------------------------------------
 
     def _send(self, sent: Outgoing) -> None:
-        from kafka.partitioner.default import murmur2
-
-        from txpool.resources.kafka.wire import Record
-
         if sent.delay:
             raise NotSupportedError(f"{self.name}: Kafka has no delay. Nothing was sent")
-        ambient = _ambient()
-        if ambient.log is None:
-            raise ProgrammingError(f"{self.name} cannot join {ambient.gtrid}: configure a decision log first")
-        key = None if sent.key is None else sent.key.encode("utf-8", "surrogateescape")
-        # A key's partition is the one that Java's client chooses, too.
-        chosen = next(self._rounds) if key is None else murmur2(key) & 0x7FFFFFFF
-        part = chosen % self._part_count()
-        headers = [(name, value.encode("utf-8", "surrogateescape")) for name, value in sent.headers.items()]
-        headers.append((_ID, sent.id.encode()))
-        work = ambient.enlist_datasource(self._source).pooled
-        work.send(Record(self._topic, part, key, sent.body, headers))
+        self._send_to(self._topic, sent)
 
-    def _part_count(self) -> int:
-        count, at = self._parts
-        if not count or time.monotonic() - at > _PARTS_FOR:
-            count = MANAGER.wire_of(self._source).parts(self._topic)
-            self._parts = count, time.monotonic()
-        return count
+    def _send_to(self, topic: str, sent: Outgoing) -> None:
+        from txpool.resources.kafka.records import Topics
+
+        ambient = _ambient()
+        if ambient.log is None and not isinstance(ambient, Subordinate):
+            raise ProgrammingError(f"{self.name} cannot join {ambient.gtrid}: configure a decision log first")
+        if self._topics is None:
+            self._topics = Topics(lambda each: MANAGER.wire_of(self.source).parts(each))
+        record = self._topics.record(topic, sent)
+        ambient.enlist_datasource(self.source).pooled.send(record)
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
@@ -212,6 +206,12 @@ class KafkaSession(MessageSession):
         if buffer is not None:
             buffer.not_before = time.monotonic() + delay
 
+    def give_back(self, message: ReceivedMessage) -> bool:
+        with transaction() as ambient, self._cursor() as cursor:
+            ambient.may_be_empty = True
+            tables_of(self.datasource).forget_try(cursor, self._part(message.place.part), message.place.begun)
+        return True
+
     def park(self, message: ReceivedMessage, error: str) -> bool:
         part, offset, _ = message.place
         tables, headers, key = tables_of(self.datasource), dict(message.headers), message.key
@@ -222,10 +222,21 @@ class KafkaSession(MessageSession):
                 position = self._position(part)[0]
                 if position > offset or not tables.advance(cursor, self._part(part), position, offset + 1):
                     raise _DoneAlready
-                tables.insert(cursor, self.parking, Outgoing(message.id, message.body, key, headers, 0), error)
+                if self._parking_topic is None:
+                    tables.insert(cursor, self.parking, Outgoing(message.id, message.body, key, headers, 0), error)
+                else:  # in the same transaction as the position
+                    headers = {**message.headers, _ERROR: readable(error)}
+                    self._send_to(self._parking_topic, Outgoing(message.id, message.body, message.key, headers, 0))
         except _DoneAlready:
             return False
         return True
+
+    def parked(self) -> tuple[int, float | None]:
+        if self._parking_topic is not None:
+            raise NotSupportedError(
+                f"{self.name} parks in the topic {self._parking_topic}: who receives there knows how many are left"
+            )
+        return super().parked()
 
     # -- Kafka's own consumer -----------------------------------------------------------------------------------
 
@@ -273,8 +284,8 @@ class KafkaSession(MessageSession):
             from kafka import KafkaConsumer
 
             if self._group is None:
-                raise self._source.settings.properties.error("group", "is missing: write group = shop")
-            settings = self._source.settings
+                raise self.source.settings.properties.error("group", "is missing: write group = shop")
+            settings = self.source.settings
             made = KafkaConsumer(
                 self._topic,
                 bootstrap_servers=MANAGER.address(settings).split(","),
@@ -348,10 +359,12 @@ class KafkaSession(MessageSession):
         return found
 
     def _message(self, record: Any, begun: int, tries: int = 0) -> ReceivedMessage:
+        from txpool.resources.kafka.records import ID_HEADER
+
         headers = {name: (value or b"").decode("utf-8", "surrogateescape") for name, value in record.headers}
-        made = headers.get(_ID, "")
+        made = headers.get(ID_HEADER, "")
         if made and readable(made) == made:
-            del headers[_ID]
+            del headers[ID_HEADER]
         else:  # it is anybody's text: neither a log nor every database could keep it
             made = f"{self._topic}-{record.partition}-{record.offset}"
         key = None if record.key is None else record.key.decode("utf-8", "surrogateescape")

@@ -171,6 +171,14 @@ class QueueSession(MessageSession):
         with transaction(), self._cursor() as cursor:
             self._tables.later(cursor, self._queue, message.place, delay, error)
 
+    def give_back(self, message: ReceivedMessage) -> bool:
+        with transaction(), self._cursor() as cursor:
+            if self._tables.read(cursor, self._queue, [message.place]):
+                self._tables.uncount(cursor, message.place)
+                return True
+            behind = self._tables.window(cursor, self._queue, message.place - 1)
+            return not any(number == message.place for number, *_ in behind)  # else another transaction holds it
+
     def park(self, message: ReceivedMessage, error: str) -> bool:
         with transaction(), self._cursor() as cursor:
             return self._tables.park(cursor, self._queue, message.place, self.parking, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MAX_KEY = 200
+#: The header with a message's place in a trace.
+TRACEPARENT = "traceparent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +65,29 @@ class MessageSession(ABC):
     """
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source  #: What its file describes.
         self.name = source.name  #: The name that its file gives.
         settings = source.settings
         #: The queue of `datasource` in which parked messages are.
-        self.parking = settings.parking or f"{self.name}-parked"
+        self.parking = settings.parking_queue
         self.parking_after = settings.parking_after  #: How often a consumer tries a message.
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}: {self._source.url}>"
+        return f"<{type(self).__name__} {self.name}: {self.source.url}>"
 
     def close(self) -> None:
         """Close its connections. `txpool.session()` makes another then. The datasource stays open."""
-        self._source.close()
+        self.source.close()
 
     @property
     @abstractmethod
     def datasource(self) -> DataSource:
         """The datasource that keeps what the session must remember."""
+
+    @property
+    def prepares_in(self) -> Source:
+        """What prepares a transaction's messages."""
+        return self.datasource
 
     def send(
         self,
@@ -110,11 +117,11 @@ class MessageSession(ABC):
         sent = Outgoing(made, data, key, headers, delay)
         ambient = current()
         if ambient is None:
-            with transaction():
-                self._send(sent)
+            with transaction() as own:
+                self._send(_traced(sent, own))
             return made
         try:
-            self._send(sent)
+            self._send(_traced(sent, ambient))
         except BaseException as error:
             if not isinstance(error, Exception):  # it may have been sent
                 ambient.set_rollback_only(error)
@@ -136,7 +143,9 @@ class MessageSession(ABC):
             )
         ambient.require_active()
         try:
-            return self._receive(ambient, max_messages, timeout)
+            received = self._receive(ambient, max_messages, timeout)
+            link(ambient, received)
+            return received
         except BaseException as error:
             ambient.set_rollback_only(error)  # it may have taken some, which nobody has got
             raise
@@ -166,6 +175,10 @@ class MessageSession(ABC):
     def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
         """Write why its try has failed, durably. It is received again after `delay` seconds at the earliest."""
 
+    def give_back(self, message: ReceivedMessage) -> bool:
+        """Write durably that the try that has begun does not count; False if that cannot be written yet."""
+        return True
+
     @abstractmethod
     def park(self, message: ReceivedMessage, error: str) -> bool:
         """Move the message into the queue of parked ones, and go on behind it, in one transaction.
@@ -182,6 +195,18 @@ class MessageSession(ABC):
     def _state(self, queue: str) -> tuple[int, float | None]:
         with self.datasource.connect() as connection:
             return tables_of(self.datasource).state(connection.cursor(), queue)
+
+
+def _traced(sent: Outgoing, ambient: Transaction) -> Outgoing:
+    """The message with its place in the transaction's trace, in W3C's form, unless it has one or nothing is traced."""
+    traceparent = "" if ambient.trace is None else ambient.trace.traceparent
+    return sent._replace(headers={TRACEPARENT: traceparent, **sent.headers}) if traceparent else sent
+
+
+def link(ambient: Transaction, received: Sequence[ReceivedMessage]) -> None:
+    """Link the transaction's span to those that the messages were sent in."""
+    if ambient.trace is not None:
+        ambient.trace.link([each.headers[TRACEPARENT] for each in received if TRACEPARENT in each.headers])
 
 
 def apart(work: Callable[[], T], *, read_only: bool = True) -> T:

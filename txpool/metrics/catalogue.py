@@ -302,8 +302,8 @@ OUTBOX_WAITING = Family(
     "txpool.outbox.waiting",
     MetricKind.GAUGE,
     "{message}",
-    "Messages of an outbox that are neither delivered nor parked, as the last scan has found them; absent if it could "
-    "not be read.",
+    "Messages of an outbox or a session's queue that are neither delivered nor parked, as the last scan has found "
+    "them; absent if it could not be read.",
     _DATASOURCE,
 )
 OUTBOX_OLDEST = Family(
@@ -319,7 +319,8 @@ OUTBOX_PARKED = Family(
     "txpool.outbox.parked",
     MetricKind.GAUGE,
     "{message}",
-    "Messages of an outbox that are parked: nobody delivers them before `txpool outbox retry`.",
+    "Messages of an outbox that are parked: nobody delivers them before `txpool outbox retry`. Or those that the "
+    "consumer of a session has parked.",
     _DATASOURCE,
 )
 ALARMS = Family(

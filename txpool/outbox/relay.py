@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 from txpool.datasource import known
 from txpool.errors import HeuristicError, OperationalError, TransactionInDoubt, described
 from txpool.idempotency.on_demand import recover, why_not_ended
+from txpool.idempotency.outage import is_outage
 from txpool.outbox.message import Message
+from txpool.outbox.relays.broker import BrokerOutage
 from txpool.resources.outbox import OutboxTable, Row
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import get_manager
@@ -68,6 +70,8 @@ class Relay:
         self._again: dict[int, float] = {}
         #: Why messages that are delivered cannot be deleted yet, as last logged, by their numbers.
         self._why: dict[int, str] = {}
+        #: Deliveries that do not count, until that is written: the attempt and its error, by the messages' numbers.
+        self._owed: dict[int, tuple[int, str]] = {}
 
     def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Deliver until `stopped()` is true, which is asked between messages. Errors are logged, and it goes on.
@@ -108,6 +112,7 @@ class Relay:
         """Deliver the first messages that can be delivered now; returns how many were."""
         now = time.monotonic()
         self._again = {number: at for number, at in self._again.items() if at > now}
+        self._give_back()
         behind: set[str] = set()  # the keys whose messages wait for one before them
         delivered = after = 0
         while not delivered and not stopped():
@@ -149,6 +154,8 @@ class Relay:
             return DeliveryOutcome.WAITS
         except (TransactionInDoubt, HeuristicError) as error:  # it may have committed
             logger.warning("outbox of %s: message %s: %s", self._source.name, begun.id, described(error))
+            if isinstance(error, TransactionInDoubt):
+                self._owed[number] = attempt, _text(error)
             return DeliveryOutcome.WAITS
         except Exception as error:
             return self._failed(number, begun, attempt, error)
@@ -225,21 +232,41 @@ class Relay:
             self._table.delete_delivered(cursor, number, gtrid)
 
     def _failed(self, number: int, row: Row, attempt: int, error: Exception) -> DeliveryOutcome:
-        parked = attempt >= self._most
-        text = described(error).replace("\0", "?")[:_MAX_ERROR]
+        text = _text(error)
+        counts = not is_outage(error) and not isinstance(error, BrokerOutage)
+        parked = counts and attempt >= self._most
         logger.warning(
             "outbox of %s: delivery %d of message %s%s has failed, and its transaction has rolled back. %s: %s",
             self._source.name,
             attempt,
             row.id,
             "" if row.key is None else f" (key {row.key})",
-            "It is parked, until `txpool outbox retry`" if parked else "It is tried again",
+            "It is parked, until `txpool outbox retry`"
+            if parked
+            else f"It is tried again{'' if counts else ', and this one does not count'}",
             text,
         )
         self._again[number] = time.monotonic() + min(_LONGEST_WAIT, 2.0 ** (attempt - 1))
+        if not counts:
+            self._owed[number] = attempt, text
+            self._give_back()
+            if isinstance(error, BrokerOutage):  # all others would wait for the broker, too
+                raise error
+            return DeliveryOutcome.WAITS
         with transaction(), self._table.opened(self._source) as cursor:
             written = self._table.fail(cursor, number, attempt, text, parked=parked)
         return DeliveryOutcome.PARKED if parked and written else DeliveryOutcome.WAITS
+
+    def _give_back(self) -> None:
+        """Write of deliveries that they do not count. Errors: the database's own; what is left stays."""
+        for number, (attempt, text) in [*self._owed.items()]:
+            with transaction(), self._table.opened(self._source) as cursor:
+                found = self._table.read(cursor, number)
+                held = found is None and self._table.exists(cursor, number)
+                if found is not None:  # it may be begun again, or delivered
+                    self._table.fail(cursor, number, attempt, text, parked=found.parked, counts=False)
+            if not held:
+                del self._owed[number]
 
     def _recover(self) -> None:
         """End what a relay that is dead has left prepared: its message is before all others of its key."""
@@ -248,3 +275,7 @@ class Relay:
                 recover([*known().values(), self._source])
         except Exception as error:
             logger.warning("outbox of %s: recovery could not be run here: %s", self._source.name, described(error))
+
+
+def _text(error: Exception) -> str:
+    return described(error).replace("\0", "?")[:_MAX_ERROR]

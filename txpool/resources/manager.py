@@ -158,11 +158,28 @@ class ResourceManager(ABC):
         """
         return False
 
+    def is_outage(self, error: BaseException) -> bool:
+        """Whether the database is the reason, which cannot be reached or has no room, and not what was asked of it.
+
+        Called with errors of any driver: answer False for another's.
+        """
+        return False
+
     def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> StagingArea | None:
         """Recovery's access to what Spark's writes have staged; None if Spark's writes leave nothing.
 
         `lock_timeout` is in seconds.
         """
+        return None
+
+    def before_job(self, source: Any, transaction: Any) -> None:  # noqa: B027 - most need nothing
+        """Refuse a Spark job whose tasks prepare there within this transaction, or limit how long it may take.
+
+        Called on the driver for what is no `Database`, before the job.
+        """
+
+    def ends_after(self, settings: DataSourceSettings) -> float | None:
+        """After how many seconds its server ends a prepared branch by itself; None if it never does."""
         return None
 
     def workload(self, source: Any) -> Any:

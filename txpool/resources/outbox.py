@@ -34,7 +34,7 @@ _SKIP_LOCKED = " for update skip locked"
 _EXISTS = "select count(*) from {table} where number = ?"
 _AS_BEGUN = "where number = ? and attempts = ? and delivered_by is null"
 _COUNT = "update {table} set attempts = ? " + _AS_BEGUN
-_FAIL = "update {table} set parked = ?, error = ? " + _AS_BEGUN
+_FAIL = "update {table} set parked = ?, error = ?, attempts = ? " + _AS_BEGUN
 _DELIVERED = "update {table} set delivered_by = ? " + _AS_BEGUN
 _DELETE = "delete from {table} " + _AS_BEGUN
 _DELETE_DELIVERED = "delete from {table} where number = ? and delivered_by = ?"
@@ -67,9 +67,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class OutboxContent:
-    """What is in an outbox, for who only looks."""
+    """What is in an outbox, or in a session's queue and the one for its parked messages, for who only looks."""
 
-    total: int
+    #: None if only a broker knows.
+    total: int | None
     parked: int
     #: The seconds since the first message was sent that is not parked; None if there is none.
     oldest: float | None
@@ -153,14 +154,20 @@ class OutboxTable(ABC):
 
     def look(self, driver: Driver, datasource: str) -> OutboxContent | None:
         """What is in it; None if there is no table. Each statement is for itself: nothing is held."""
-        with self.outside(driver) as raw:
+        with self.looking(driver) as raw:
             if not self.is_there(raw, driver, datasource):
                 return None
-            self._limit_waits(raw, _SHORT_WAIT)  # else a server's thread would go on waiting once nobody listens
             with closing(raw.cursor()) as cursor:
                 total, parked, oldest = self.state(cursor)
                 last = self._execute(cursor, _LAST_ERROR, []).fetchone() if parked else None
         return OutboxContent(total, parked, oldest, None if last is None else last[0])
+
+    @contextmanager
+    def looking(self, driver: Driver) -> Iterator[Any]:
+        """A connection for who only looks."""
+        with self.outside(driver) as raw:
+            self._limit_waits(raw, _SHORT_WAIT)  # else a server's thread would go on waiting once nobody listens
+            yield raw
 
     def _limit_waits(self, raw: Any, seconds: int) -> None:
         raw.cursor().execute(self.limit_waits.format(seconds))
@@ -208,12 +215,14 @@ class OutboxTable(ABC):
         """Write that one more delivery than `attempts` begins."""
         self._execute(cursor, _COUNT, [attempts + 1, number, attempts])
 
-    def fail(self, cursor: Any, number: int, attempts: int, error: str, *, parked: bool) -> bool:
-        """Write why the last of so many deliveries has failed, and whether there is to be no other.
+    def fail(self, cursor: Any, number: int, attempts: int, error: str, *, parked: bool, counts: bool = True) -> bool:
+        """Write why the last of so many deliveries has failed, whether that counts, and whether there is no other.
 
         False if the message is not as it was when that began.
         """
-        return self.changes_one(cursor, _FAIL, [int(parked), error, number, attempts])
+        return self.changes_one(
+            cursor, _FAIL, [int(parked), error, attempts if counts else attempts - 1, number, attempts]
+        )
 
     def delete(self, cursor: Any, number: int, attempts: int) -> bool:
         """Delete a message; False if it is not as it was when this delivery began."""

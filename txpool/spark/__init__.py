@@ -10,6 +10,8 @@ if importlib.util.find_spec("pyspark") is None:
     )
 
 from txpool.spark.commit.session import SparkWriteWarning
+from txpool.spark.files import write_files
+from txpool.spark.messages import write_messages
 from txpool.spark.partitions import PartitionsReport, foreach_partition, map_partitions
 from txpool.spark.source.format import register
 from txpool.spark.source.streaming import once_per_batch
@@ -27,5 +29,7 @@ __all__ = [
     "once_per_batch",
     "register",
     "whole",
+    "write_files",
+    "write_messages",
     "write_table",
 ]

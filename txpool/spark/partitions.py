@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark import RDD
 
-from txpool.datasource import DataSource, find
+from txpool.datasource import DataSource, Source, find
 from txpool.errors import ProgrammingError
 from txpool.idempotency.once import RecordIn
 from txpool.resources.base import Role
@@ -76,7 +76,8 @@ def foreach_partition(
     was prepared is no longer there. After an error the transaction can only roll back, if the job had begun or its
     transaction_id was taken.
     """
-    return _run(JobId("foreach_partition", transaction_id, record_in), df_or_rdd, write, datasources)
+    passed = [find(target) for target in datasources or ()]
+    return run_partitions(JobId("foreach_partition", transaction_id, record_in), df_or_rdd, write, passed)
 
 
 def map_partitions(
@@ -97,18 +98,21 @@ def map_partitions(
     committed under the same `transaction_id`, since its yields are not kept.
     """
     yields: dict[int, list[Any]] = {}
-    _run(JobId("map_partitions", transaction_id, record_in), df_or_rdd, function, datasources, yields)
+    passed = [find(target) for target in datasources or ()]
+    run_partitions(JobId("map_partitions", transaction_id, record_in), df_or_rdd, function, passed, yields)
     return [value for partition in sorted(yields) for value in yields[partition]]
 
 
-def _run(
+def run_partitions(
     job_id: JobId,
     df_or_rdd: Any,
     function: Callable[[Iterator[Any]], object],
-    datasources: Iterable[str | Path | DataSource] | None,
+    passed: Sequence[Source],
     yields: dict[int, list[Any]] | None = None,
 ) -> PartitionsReport:
-    """Run one job in the ambient transaction. With `yields` the values that `function` yields are put there.
+    """Run one job in the ambient transaction, whose tasks may prepare in the sources `passed`.
+
+    With `yields` the values that `function` yields are put there.
 
     Must be called directly by the function that the user calls, so that warnings point to the user's line.
     """
@@ -121,11 +125,11 @@ def _run(
     transaction.adopt((), late_branches=False)  # raises without a decision log, before the job rather than after it
     context = context_of(df_or_rdd, caller)
     warn_of_risks(context, stacklevel=4)
-    passed = [find(target) for target in datasources or ()]
     known = datasources_for(passed, function)
     task_datasources = TaskDatasources.pack(passed, known)
     for datasource in passed:
         datasource.branch_recovery()  # raises for a datasource that cannot prepare
+        datasource.resource_manager.before_job(datasource, transaction)
     number = next_number(transaction)
     with (
         claim_job(transaction, job_id, df_or_rdd, function) as claim,
@@ -146,11 +150,14 @@ def _run(
         able = {
             it.name: it
             for it in known.values()
-            if isinstance(it, DataSource) and it.role is Role.PREPARED and it.name in task_datasources.settings
+            if (isinstance(it, DataSource) or it in passed)
+            and it.role is Role.PREPARED
+            and it.name in task_datasources.settings
         }
         settle_earlier_runs(transaction.log, {each.name: each for each in (*passed, *able.values())}.values())
         for datasource in passed:
-            reserve(datasource, partitions, transaction.gtrid).release_after(transaction)
+            if isinstance(datasource, DataSource):
+                reserve(datasource, partitions, transaction.gtrid).release_after(transaction)
         locations = note_locations(
             transaction.log,
             passed,

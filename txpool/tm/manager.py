@@ -115,8 +115,7 @@ class TransactionManager:
         if tracing.tracer is not None:
             transaction.trace = tracing.tracer.transaction(gtrid, traceparent)
         if seconds is not None:
-            transaction.timeout = seconds
-            self._call_while_open(transaction, seconds, Transaction.expire)
+            self._expire_in(transaction, seconds)
         threshold = self.settings.transaction_leak_threshold
         if threshold is not None:
             self._call_while_open(transaction, threshold, _report_open)
@@ -126,6 +125,16 @@ class TransactionManager:
             for attach in observers[:]:  # one may stop observing as it is called
                 attach(transaction)
         return transaction
+
+    def limit(self, transaction: Transaction, seconds: float, why: str) -> None:
+        """Give a transaction that has no timeout one, from now on; `why` follows it in errors."""
+        transaction.why_timeout = why
+        transaction.deadlines = Deadlines(monotonic() + seconds, self.settings.transaction_phase_two_wait)
+        self._expire_in(transaction, seconds)
+
+    def _expire_in(self, transaction: Transaction, seconds: float) -> None:
+        transaction.timeout = seconds
+        self._call_while_open(transaction, seconds, Transaction.expire)
 
     def _call_while_open(
         self, transaction: Transaction, seconds: float, call: Callable[[Transaction, float], object]

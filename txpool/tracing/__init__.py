@@ -7,7 +7,7 @@ error it has the class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txpool.tracing.logs import GtridFilter, attach_filter
@@ -47,6 +47,9 @@ class Trace(Protocol):
 
     def resolved(self, outcome: Outcome) -> None:
         """Called with the outcome of a transaction that was in doubt."""
+
+    def link(self, traceparents: Collection[str]) -> None:
+        """Called with the places in traces of the messages that it receives: anybody's text."""
 
     def close(self) -> None:
         """End the spans; may be called again."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from txpool import tracing
@@ -216,6 +216,13 @@ class _Spans:
         self._end_phase(None)
         attributes = {"txpool.outcome": outcome.name.lower()}
         self._tracer.start_span("txpool.settled", self._inside, attributes=attributes).end()
+
+    @_logging_errors
+    def link(self, traceparents: Collection[str]) -> None:
+        for each in dict.fromkeys(traceparents):
+            linked = api.get_current_span(_propagator.extract({"traceparent": each}, contexts.Context()))
+            if linked.get_span_context().is_valid:
+                self._span.add_link(linked.get_span_context())
 
     @_logging_errors
     def close(self) -> None:

@@ -14,7 +14,19 @@ from contextlib import ExitStack
 import pytest
 
 from tests.crash.mutating import Mutation, applied
-from tests.crash.mutations import absent, claims, coordinator, log, mysql, overdue, recovery, spark, staging, trust
+from tests.crash.mutations import (
+    absent,
+    claims,
+    coordinator,
+    files,
+    log,
+    mysql,
+    overdue,
+    recovery,
+    spark,
+    staging,
+    trust,
+)
 
 #: The environment variable that names the rule: tests/support/spark_site reads it in the processes of a Spark.
 LEFT_OUT = "TXPOOL_TEST_LEAVES_OUT"
@@ -30,6 +42,7 @@ MUTATIONS = (
     *spark.MUTATIONS,
     *log.MUTATIONS,
     *mysql.MUTATIONS,
+    *files.MUTATIONS,
 )
 _for_good = ExitStack()
 

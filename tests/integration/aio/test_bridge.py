@@ -6,16 +6,13 @@ import asyncio
 import gc
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from types import CodeType
 from typing import Any
 
 import pytest
 
 pytest.importorskip("greenlet")
 
-from tests.support.interrupts import at_each_check
+from tests.support.interrupts import interrupted_somewhere
 from tests.support.waiting import until
 from txpool.aio.bridge import current, run
 from txpool.aio.call import Call
@@ -159,25 +156,6 @@ def test_a_loop_that_is_closed_during_a_wait_with_a_time() -> None:
     loop.close()
     gc.collect()
     assert ended == [True]
-
-
-def interrupted_somewhere(work: Callable[[], object], codes: set[CodeType]) -> Iterator[None]:
-    """Do the work again and again, with an interrupt at each place of these codes in turn, until all had one."""
-    number, reached = 1, True
-    while reached:
-        places = 0
-
-        def strike(_: object) -> None:
-            nonlocal places
-            places += 1
-            if places == number:
-                raise KeyboardInterrupt
-
-        with suppress(KeyboardInterrupt), at_each_check(codes, strike):
-            work()
-        yield
-        reached = places >= number
-        number += 1
 
 
 def test_an_interrupt_as_the_loop_wakes_calls(monkeypatch: pytest.MonkeyPatch) -> None:

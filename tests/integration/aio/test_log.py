@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 import txpool
 from tests.integration.aio.two_databases import TwoDatabases
 from tests.support.waiting import until
+from txpool.aio.bridge import run
+from txpool.log.sqlite import group
 from txpool.tm.manager import get_manager
 
 
@@ -89,3 +93,41 @@ def test_two_loops_that_first_decide_at_once(two: TwoDatabases, monkeypatch: pyt
     log: Any = get_manager().log
     log.close()
     until(lambda: not any(each.name == "txpool-log" for each in threading.enumerate()))
+
+
+def test_a_loop_that_stands_still_delays_no_other_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a loop's task has queued is told behind that loop's turn, and another loop's behind its own."""
+    monkeypatch.setattr(group, "_LOOK_AGAIN", 3600.0)
+    path = tmp_path / "log.db"
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+    with connect() as made:
+        made.execute("create table kept (value integer)")
+    made.close()
+    shared = group.GroupCommit("the log", connect, lambda: None, deferred="delete from kept where value = ?")
+    stands, goes_on = threading.Event(), threading.Event()
+
+    def keep(value: int) -> None:
+        shared.write(lambda db: db.execute("insert into kept values (?)", (value,)))
+
+    async def first() -> None:
+        task = asyncio.create_task(run(lambda: keep(1)))
+        await asyncio.sleep(0)  # it has queued, in this turn
+        stands.set()
+        goes_on.wait(120)
+        await task
+
+    one = threading.Thread(target=lambda: asyncio.run(first()), daemon=True)
+    other = threading.Thread(target=lambda: asyncio.run(run(lambda: keep(2))), daemon=True)
+    one.start()
+    assert stands.wait(60)
+    other.start()
+    other.join(60)
+    ended = not other.is_alive()
+    goes_on.set()
+    one.join(60)
+    assert ended
+    assert shared.read(lambda db: sorted(db.execute("select value from kept"))) == [(1,), (2,)]
+    shared.close()

@@ -33,7 +33,7 @@ def queue(place: Place, tmp_path: Path) -> Iterator[Callable[..., MessageSession
         path = tmp_path / f"queue{number}.properties"
         lines = {"driver": "sql-queue", "queue": "orders", "queue.datasource": file.name, **options}
         path.write_text("".join(f"{key.replace('_', '.')} = {value}\n" for key, value in lines.items()))
-        place.opened.append(txpool.session(path)._source)  # type: ignore[arg-type]
+        place.opened.append(txpool.session(path).source)  # type: ignore[arg-type]
         return txpool.session(path)
 
     yield make

@@ -9,9 +9,10 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaProducer
@@ -19,15 +20,21 @@ from kafka import KafkaProducer
 import txpool
 from recovery.manager import RecoveryManager
 from tests.support import preloaded
-from tests.support.kafka.broker import Broker
+from tests.support.kafka.broker import TIMEOUT, Broker, find_classpath
 from tests.support.kafka.fixtures import kafka, topics, write_site
+from tests.support.waiting import until
+from txpool import failpoints
 from txpool.datasource import registry
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.kafka import branch
 from txpool.resources.kafka.branch import end_branch, evidence_of
-from txpool.resources.kafka.wire import Producer, Record, Wire
+from txpool.resources.kafka.records import Producer, Record
+from txpool.resources.kafka.wire import Wire
 from txpool.xid import parse
+
+if TYPE_CHECKING:
+    from tests.conftest import Require
 
 __all__ = ["kafka", "topics"]
 pytestmark = pytest.mark.slow
@@ -132,6 +139,22 @@ def test_the_row_is_the_position_whatever_the_group_says(site: Site) -> None:
         work([])
 
 
+def test_an_outage_is_no_try(site: Site) -> None:
+    site.inward.send("one")
+    done: list[str] = []
+
+    @txpool.consumer(site.inward, poll=0.1)
+    def work(messages: list[ReceivedMessage]) -> None:
+        done.append("")
+        if len(done) <= 4:  # twice as often as it is tried
+            raise txpool.PoolTimeout("no connection is free")
+        done.extend(texts(messages))
+
+    work.run(lambda: bool(done) and done[-1] == "one")
+    assert site.inward.parked()[0] == 0
+    assert site.sql("select tries from txpool_message_positions") == [(0,)]
+
+
 def test_a_zombie_commits_nothing(site: Site) -> None:
     site.inward.send("one")
     moved = "update txpool_message_positions set position = position + 1"
@@ -160,6 +183,37 @@ def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
     assert ship.run(lambda: len(site.sql("select * from done")) == 3) == 3
     assert site.out() == [b"one", b"two", b"three"]
     assert site.sql("select queue, body, error from txpool_messages") == [("in-parked", b"bad", "ValueError: bad?")]
+
+
+def test_a_topic_takes_what_is_parked_in_the_positions_transaction(site: Site) -> None:
+    parked = f"{site.topics[0]}-parked"
+    site.broker.create_topics(parked)
+    write_site(site.folder, site.broker, site.topics, more=f"parking.after = 2\nparking = topic:{parked}\n")
+    inward = site.again()
+    sent = inward.send("bad", key="k", headers={"h": "1"})
+    inward.send("one")
+
+    @txpool.consumer(inward, max_messages=2, poll=5)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        work(messages)
+        if "bad" in texts(messages):
+            raise ValueError("bad")
+
+    deadline = time.monotonic() + 60
+    while (message := inward.begin_one()) is None:
+        inward.wait(1)
+        assert time.monotonic() < deadline
+    with failpoints.arming("coordinator.prepared", "raise"), pytest.raises(txpool.Error):
+        inward.park(message, "bad")
+    assert site.broker.committed(parked) == []
+    assert site.position() == 0
+    assert ship.run(lambda: len(site.sql("select * from done")) == 1) == 1
+    (found,) = site.broker.committed(parked)
+    headers = dict(found.headers)
+    assert (found.key, found.value, headers["h"], headers["txpool-id"]) == (b"k", b"bad", b"1", sent.encode())
+    assert headers["txpool-error"] == b"ValueError: bad"
+    with pytest.raises(txpool.NotSupportedError, match="parks in the topic"):
+        inward.parked()
 
 
 def test_a_receive_that_does_not_wait_polls_all_the_same(site: Site) -> None:
@@ -350,6 +404,52 @@ def test_missing_markers_are_written(site: Site) -> None:
     assert site.out() == [b"left"]
 
 
+def test_a_transaction_without_a_timeout_gets_a_third_of_the_brokers(site: Site) -> None:
+    with txpool.transaction() as ambient:
+        site.outward.send("in time")
+        assert ambient.timeout == TIMEOUT / 3000
+        assert ambient.decide_before is not None
+    with pytest.raises(txpool.TransactionTimeout, match="since out joined"), txpool.transaction() as ambient:
+        site.outward.send("late")
+        ambient.expire(ambient.timeout)
+    assert site.out() == [b"in time"]
+
+
+def test_a_longer_timeout_than_a_third_of_the_brokers_is_refused(site: Site) -> None:
+    refused = pytest.raises(txpool.ProgrammingError, match=r"its broker ends a prepared transaction .* at most 300 s")
+    with txpool.transaction(timeout=301) as ambient:
+        with refused:
+            site.outward.send("never")
+        with txpool.connect("orders.properties") as orders:
+            orders.execute("insert into done values ('done')")
+        assert ambient.timeout == 301
+    with txpool.transaction(timeout=300):
+        site.outward.send("in time")
+    assert site.out() == [b"in time"]
+    assert site.sql("select body from done") == [("done",)]
+
+
+def test_two_phase_commit_has_no_timeout(tmp_path: Path, require: Require) -> None:
+    classpath = find_classpath()
+    require(classpath, "Kafka: apt-get install maven default-jdk-headless, which bring it")
+    assert classpath is not None
+    keys = {"transaction.two.phase.commit.enable": "true", "unstable.api.versions.enable": "true"}
+    broker = Broker(tmp_path, classpath, **keys, **{"transaction.max.timeout.ms": "1000"})
+    with ExitStack() as stack:
+        stack.callback(broker.kill)
+        broker.start()
+        broker.create_topics("out", partitions=2)
+        wire = stack.enter_context(closing(Wire(broker.address, {})))
+        assert wire.longest() == inf
+        deadline = time.monotonic() + 60
+        kept, ended = wire.begin("kept", inf, deadline), wire.begin("ended", 1.0, deadline)
+        for part, producer in enumerate((kept, ended)):
+            wire.send(producer, [Record("out", part, None, b"kept", ())], deadline)
+        until(lambda: wire.state("ended", deadline).state == "CompleteAbort", 60)  # type: ignore[union-attr]
+        assert wire.end(kept, time.monotonic() + 60, commit=True) == ""
+        assert [each.value for each in broker.committed("out", (0, 1))] == [b"kept"]
+
+
 def test_too_late_to_decide_rolls_back(site: Site) -> None:
     late = pytest.raises(txpool.TransactionRolledBack, match="before recovery could commit it")
     with late, txpool.transaction() as ambient:
@@ -396,7 +496,15 @@ def test_recovery_ends_what_a_dead_process_has_left(site: Site, *, decided: bool
 def test_the_commands_know_it(site: Site) -> None:
     done = preloaded.run("-m", "txpool", "check", "in.properties", cwd=site.folder, env=dict(os.environ))
     assert "is cluster" in done.stdout, done.stderr
-    assert "decided within 20 s" in done.stdout
+    assert "decided within 300 s" in done.stdout
+    assert "topic in" in done.stdout
+    assert "has 1 copies, 1 of which confirm" in done.stdout
+    assert "the cluster has no ACLs" in done.stdout
+    assert "for 7 days" in done.stdout
+    with (site.folder / "recovery.properties").open("a") as file:
+        file.write("recovery.period = 50\n")
+    done = preloaded.run("-m", "txpool", "check", "recovery.properties", cwd=site.folder, env=dict(os.environ))
+    assert "recovery comes within 50 s (recovery.period and recovery.backoff), and has 600 s" in done.stdout
 
 
 def test_the_kit(site: Site) -> None:

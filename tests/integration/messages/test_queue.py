@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import time
@@ -45,6 +46,25 @@ def test_a_message_comes_as_it_was_sent_and_once(queue: Queue) -> None:
     assert second.key is None
     assert first.time > 1.7e9
     assert drained(session) == []
+
+
+def test_in_an_event_loop_a_thread_calls_it(queue: Queue) -> None:
+    """It is a part of the task's transaction."""
+    session = queue()
+    session.send("one")
+
+    async def work(*, fails: bool) -> list[str]:
+        async with txpool.transaction():
+            found = await asyncio.to_thread(session.receive, 10, 1)
+            await asyncio.to_thread(session.send, "two", key="k")
+            if fails:
+                raise KeyError
+        return texts(found)
+
+    with pytest.raises(KeyError):
+        asyncio.run(work(fails=True))
+    assert asyncio.run(work(fails=False)) == ["one"]
+    assert drained(session) == ["two"]
 
 
 def test_what_rolls_back_is_neither_sent_nor_taken(queue: Queue) -> None:

@@ -57,17 +57,49 @@ def test_what_is_shown(sent: Site) -> None:
         "parked": 0,
         "last_error": None,
         "reason": "",
+        "kind": "outbox",
     }
     extend(sent, "status.address = 127.0.0.1:0")
     with daemon(sent) as (_, url):
         page, metrics = get(url), get(f"{url}metrics")
         found = json.loads(get(f"{url}api/outboxes"))
     assert [each["waiting"] for each in found["outboxes"]] == [2, 0]
-    assert "<h2>Outboxes</h2>" in page
+    assert "<h2>Outboxes and sessions</h2>" in page
     assert "ValueError: nobody delivers &lt;this&gt;" in page
     assert 'txpool_outbox_waiting{datasource="one"} 2.0' in metrics
     assert 'txpool_outbox_parked{datasource="one"} 1.0' in metrics
     assert 'txpool_outbox_oldest_seconds{datasource="ledger"} 0.0' in metrics
+
+
+def test_a_session_is_shown_with_what_it_has_parked(sent: Site) -> None:
+    """As an outbox is; the tables are not made by the look."""
+    for name, where in (("orders-in", "one"), ("orders-none", "two")):
+        queue = f"queue = {name}\nqueue.datasource = {where}.properties\nparking.after = 1"
+        sent.write(name, f"driver = sql-queue\n{queue}")
+    text = sent.conf.read_text().replace(
+        "datasources = ", "datasources = orders-in.properties, orders-none.properties, "
+    )
+    sent.conf.write_text(text)
+    txpool.configure(sent.folder / "txpool.properties")
+    session = txpool.session(sent.folder / "orders-in.properties")
+    for each in ("bad", "two"):
+        session.send(each)
+
+    @txpool.consumer(session)
+    def work(_: object) -> None:
+        raise ValueError("nobody ships <this>")
+
+    work.run(once=True)
+    session.send("three")
+    txpool.configure()
+    listed = sent.command("list")
+    assert "session orders-in\n  waiting     1, the oldest for " in listed.stdout
+    assert "parked      2; last error: ValueError: nobody ships <this>" in listed.stdout
+    found = {each["datasource"]: each for each in json.loads(sent.command("list", "--outboxes", "--json").stdout)}
+    assert {found[name]["kind"] for name in ("orders-in", "orders-none")} == {"session"}
+    none = found["orders-none"]
+    assert (none["waiting"], none["parked"], none["reason"]) == (0, 0, "")
+    assert sent.databases.rows("two", "select to_regclass('txpool_spark.messages')") == [(None,)]
 
 
 def test_which_ones_are_shown(sent: Site) -> None:

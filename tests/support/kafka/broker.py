@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import NewTopic
+from tests.support import maven
 from tests.support.waiting import until
 
 _POM = Path(__file__).with_name("pom.xml")
-#: The broker ends a transaction after this time by itself, in milliseconds.
-TIMEOUT = 60_000
+#: The broker ends a transaction after this time by itself, in milliseconds: the default of a stock broker.
+TIMEOUT = 900_000
+#: The version without KAFKA-20734, which loses markers if a broker is killed.
+_VERSION = "4.2.2"
 _CLUSTER = "dHhwb29sLXRlc3RzLTAwMQ"
 _LOG = """
 rootLogger.level = warn
@@ -32,19 +30,9 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 """
 
 
-def find_classpath() -> str | None:
+def find_classpath(version: str = _VERSION) -> str | None:
     """Kafka's classes, which Maven brings; None if it, or Java, is missing."""
-    maven = shutil.which("mvn")
-    if maven is None or shutil.which("java") is None:
-        return None
-    file = Path(tempfile.gettempdir()) / f"txpool-test-kafka-{os.getuid()}-{zlib.crc32(_POM.read_bytes())}.classpath"
-    with open(Path(tempfile.gettempdir()) / "txpool-test-maven.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the suite's other processes want the same
-        if file.exists() and all(Path(jar).exists() for jar in file.read_text().split(":")):
-            return file.read_text()
-        command = [maven, "-q", "-B", "-f", str(_POM), "dependency:build-classpath", f"-Dmdep.outputFile={file}"]
-        subprocess.run(command, check=False, timeout=400, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return file.read_text() if file.exists() else None
+    return maven.find_classpath(_POM, kafka=version)
 
 
 def free_ports(count: int) -> list[int]:
@@ -89,6 +77,11 @@ class Broker:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def url(self) -> str:
@@ -139,6 +132,17 @@ class Broker:
             admin.create_topics([NewTopic(name, partitions, 1) for name in names])
         finally:
             admin.close()
+
+    def told(self, topic: str, count: int) -> list[str]:
+        """The first so many messages, as the distribution's own console consumer reads them."""
+        options = {"bootstrap-server": self.address, "topic": topic, "isolation-level": "read_committed"}
+        options |= {"max-messages": str(count), "timeout-ms": "120000"}
+        arguments = [f"--{key}={value}" for key, value in options.items()]
+        command = ["java", "-Xmx256m", "-cp", self._classpath, "org.apache.kafka.tools.consumer.ConsoleConsumer"]
+        done = subprocess.run(
+            [*command, *arguments, "--from-beginning"], check=True, timeout=400, capture_output=True, text=True
+        )
+        return done.stdout.splitlines()
 
     def committed(self, topic: str, partitions: Sequence[int] = (0,)) -> list[Any]:
         """All that readers with isolation level read_committed see."""

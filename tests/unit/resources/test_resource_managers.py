@@ -111,7 +111,7 @@ def test_an_unknown_one_is_refused_with_those_that_there_are(install: Install) -
     install(another="a.package:MANAGER")
     with pytest.raises(
         ConfigurationError,
-        match="psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or kafka or sql-queue or another",
+        match="psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or kafka or jms or sql-queue or files or",
     ):
         DataSourceSettings.load(name="a", driver="oracle", url="oracle://a/b")
 
@@ -136,7 +136,9 @@ def test_a_damaged_package_changes_nothing_for_others(install: Install, value: s
         "JDBC",
         "DuckDB",
         "Kafka",
+        "JMS",
         "queues",
+        "a folder of files",
     ]
 
 
@@ -159,7 +161,7 @@ def test_damaged_metadata_leaves_ours(install: Install, monkeypatch: pytest.Monk
         raise TypeError("a line of somebody's metadata")
 
     monkeypatch.setattr(resource_managers, "entry_points", raising)
-    assert list(DRIVERS) == ["psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc", "duckdb", "kafka", "sql-queue"]
+    assert list(DRIVERS) == [*BUILT_IN]
     assert of_url("elsewhere://host/database") is None
 
 
@@ -176,7 +178,9 @@ def test_a_url_alone_is_no_use_of_a_package(install: Install) -> None:
         "jdbc",
         "duckdb",
         "kafka",
+        "jms",
         "sql-queue",
+        "files",
     ]
 
 
@@ -192,7 +196,7 @@ def test_a_package_that_comes_later_is_found(install: Install) -> None:
 
 def test_a_package_that_comes_later_is_found_by_a_file_that_names_it(install: Install) -> None:
     install()
-    assert list(DRIVERS) == ["psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc", "duckdb", "kafka", "sql-queue"]
+    assert list(DRIVERS) == [*BUILT_IN]
     entry = EntryPoint("missing", f"{__name__}:MISSING", GROUP)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resource_managers, "entry_points", lambda group: [entry])

@@ -4,10 +4,10 @@ Reading the values, naming the nearest key for an unknown one and the configurat
 """
 
 from txpool.config.keys.coordinator import COORDINATOR_KEYS, RECOVERY_KEYS
-from txpool.config.keys.datasource import DATASOURCE_KEYS, MODES
+from txpool.config.keys.datasource import BROKERS, DATASOURCE_KEYS, MODES
 from txpool.config.keys.key import Key, reference
 
-__all__ = ["COORDINATOR_KEYS", "DATASOURCE_KEYS", "MODES", "RECOVERY_KEYS", "WHOSE", "Key", "reference"]
+__all__ = ["BROKERS", "COORDINATOR_KEYS", "DATASOURCE_KEYS", "MODES", "RECOVERY_KEYS", "WHOSE", "Key", "reference"]
 
 #: Every key, and whose file it belongs in.
 WHOSE = {key.name: "the coordinator's file, such as conf/txpool.properties" for key in COORDINATOR_KEYS}

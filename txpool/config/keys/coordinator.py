@@ -118,8 +118,8 @@ RECOVERY_KEYS = (
         "recovery.outboxes",
         "names",
         "*",
-        "The datasources whose outboxes are shown, with commas between them. *: those whose files have outbox.deliver. "
-        "none: no outbox is looked into.",
+        "The datasources whose outboxes are shown, and sessions whose parked messages are, with commas between them. "
+        "*: those whose files have outbox.deliver, and sessions that receive. none: nothing is looked into.",
         _OUTBOXES,
     ),
     Key(

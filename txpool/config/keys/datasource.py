@@ -10,6 +10,8 @@ from txpool.resource_managers import DRIVERS
 from txpool.sql.characteristics import LEVELS
 
 MODES = ("xa", "cmr", "last-resource", "local")
+#: The brokers that a relay of txpool's delivers to.
+BROKERS = ("kafka", "rabbitmq", "nats")
 _NAME = {"pattern": r"[A-Za-z0-9_.-]{1,32}", "right": "1 to 32 of the characters A-Z a-z 0-9 _ . -"}
 _FUNCTION = {"pattern": FUNCTION, "right": "a module and its function, package.module:function"}
 
@@ -146,9 +148,23 @@ DATASOURCE_KEYS = (
         "outbox.deliver",
         "string",
         None,
-        "package.module:function. `txpool outbox run` calls it with each message of the datasource's outbox.",
-        _FUNCTION,
+        "kafka, rabbitmq or nats: `txpool outbox run` delivers each message of the datasource's outbox to that broker. "
+        "Or package.module:function, which it calls with each.",
+        {"pattern": f"{FUNCTION}|{'|'.join(BROKERS)}", "right": f"{', '.join(BROKERS)}, or package.module:function"},
     ),
+    Key("outbox.broker", "string", None, "The address of that broker, host:port, or several with commas between them."),
+    Key(
+        "outbox.to",
+        "string",
+        None,
+        "Kafka's topic, NATS's subject, RabbitMQ's queue; with outbox.exchange its routing key, and without one the "
+        "message's key is that.",
+    ),
+    Key("outbox.exchange", "string", None, "An exchange of RabbitMQ."),
+    Key("outbox.vhost", "string", "/", "RabbitMQ's virtual host."),
+    Key("outbox.user", "string", None, "The user at that broker."),
+    Key("outbox.password", "secret", None, "The password there, best as a reference: ${env:NAME} or ${file:PATH}."),
+    Key("outbox.tls", "boolean", "false", "Whether that broker is reached by TLS. Its certificate is checked."),
     Key(
         "outbox.attempts",
         "integer",
@@ -171,6 +187,7 @@ DATASOURCE_KEYS = (
         NO_VALUE | POSITIVE,
     ),
     *MESSAGE_KEYS,
+    Key("folder", "file", None, "The folder of driver = files: what is published appears below it."),
     Key(
         "xa.evidence",
         "choice",

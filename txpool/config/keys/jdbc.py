@@ -26,9 +26,14 @@ JDBC_KEYS = (
         "jdbc.classpath",
         "globs",
         None,
-        "JDBC: the driver's jars and folders, with commas between them, relative to the file. A * stands for any jars.",
+        "JDBC, JMS: the driver's jars and folders, commas between them, relative to the file. A * stands for any jars.",
     ),
-    Key("jvm.options", "string", None, "JDBC: options of the Java virtual machine, which the first datasource starts."),
+    Key(
+        "jvm.options",
+        "string",
+        None,
+        "JDBC, JMS: options of the Java virtual machine, which the first one starts.",
+    ),
     Key(
         "h2.accept",
         "choice",

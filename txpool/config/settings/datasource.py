@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from txpool.config import jdbc
-from txpool.config.keys import DATASOURCE_KEYS
+from txpool.config.keys import BROKERS, DATASOURCE_KEYS
 from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped
@@ -17,7 +17,7 @@ from txpool.config.settings.credentials import Credentials, CredentialsFunction
 from txpool.config.settings.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
 from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.errors import ConfigurationError
-from txpool.resource_managers import DRIVERS, QUEUE, RegisteredManager, find_resource_manager, names_code
+from txpool.resource_managers import DRIVERS, FILES, QUEUE, RegisteredManager, find_resource_manager, names_code
 from txpool.sql.characteristics import Characteristics
 
 
@@ -64,6 +64,13 @@ class DataSourceSettings:
     cmr_immediate_cleanup: bool
     cmr_batch_size: int
     outbox_deliver: str | None
+    outbox_broker: str | None
+    outbox_to: str | None
+    outbox_exchange: str | None
+    outbox_vhost: str
+    outbox_user: str | None
+    outbox_password: Secret | None
+    outbox_tls: bool
     outbox_attempts: int
     outbox_poll: float
     outbox_skip_parked: bool
@@ -76,6 +83,7 @@ class DataSourceSettings:
     queue_ordered: bool
     parking: str | None
     parking_after: int
+    folder: Path | None
     xa_evidence: str
     xa_evidence_table: str
     xa_phase_two_connections: int
@@ -135,13 +143,16 @@ class DataSourceSettings:
             fields["url"] = f"jdbc:{fields['xaDataSourceClassName'] or ''}"  # its setters say where the database is
         if fields["driver"] == QUEUE and fields["url"] is None:
             fields["url"] = f"{QUEUE}:{fields['queue_datasource'] or ''}"
+        if fields["driver"] == FILES and fields["url"] is None:
+            fields["url"] = f"{FILES}:{fields['folder'] or ''}"
         passed = {key.removeprefix("driver."): values.plain(key) for key in values if key.startswith("driver.")}
         source = function or fields["credentials"]
         issuer = None if source is None else Credentials(name, source)
         settings = cls(**fields, driver_options=passed, properties=values, issuer=issuer)
         if settings.driver is not None and names_code(settings.driver) and not sent:
             settings._require_own_file("driver")  # before its module is imported
-        for key in (*jdbc.CODE_KEYS, "outbox.deliver") if not sent else ():
+        named = fields["outbox_deliver"] not in (None, *BROKERS)
+        for key in (*jdbc.CODE_KEYS, *(["outbox.deliver"] if named else [])) if not sent else ():
             if key in values:
                 settings._require_own_file(key)
         settings._check(prefix)
@@ -187,7 +198,7 @@ class DataSourceSettings:
 
     def _check_no_jdbc(self) -> None:
         for key in jdbc.KEYS:
-            if key in self.properties:
+            if key in self.properties and not (self.driver == jdbc.JMS and key in jdbc.JVM_KEYS):
                 problem = f"has no use: driver = {self.driver} is no JDBC. Leave it out"
                 raise self.properties.error(key, problem)
 
@@ -226,6 +237,11 @@ class DataSourceSettings:
         issued = () if self.issuer is None else self.issuer.issued
         found = (self.password, self.recovery_password, *self.driver_options.values(), *issued)
         return tuple(secret for secret in found if isinstance(secret, Secret))
+
+    @property
+    def parking_queue(self) -> str:
+        """The queue for messages that a consumer could not do."""
+        return self.parking or f"{self.name}-parked"
 
     def connect_options(self, recovery: bool = False) -> dict[str, Any]:
         """The arguments of the driver's connect beside the url, secrets revealed: never log or keep them.

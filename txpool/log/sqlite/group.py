@@ -15,15 +15,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import Context
-from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from txpool import loops
 from txpool.errors import LogError, LogUnknown, described
 from txpool.locks import Lock
 from txpool.log import forks
+from txpool.log.sqlite.task_writer import TaskWriter
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -97,11 +95,7 @@ class GroupCommit:
         self._queue: dict[_AnyEntry, None] = {}
         self._deferred: deque[tuple[str]] = deque()
         self._closed = ""
-        #: The thread that writes what tasks have queued, once one has; and what wakes it.
-        self._writing: threading.Thread | None = None
-        self._to_write: SimpleQueue[None] = SimpleQueue()
-        #: It will be woken behind the turn of a loop that is under way.
-        self._turn = False
+        self._task_writer = TaskWriter(self._write_for_tasks)
         #: Why nothing more may be decided, after a COMMIT whose outcome is unknown; "" otherwise.
         self.poison = ""
         #: How many transactions were committed, each with one fsync.
@@ -175,7 +169,7 @@ class GroupCommit:
                 self._closed = self._closed or "the log was closed"
                 self._close_writer()
                 self._close_reader()
-            self._to_write.put(None)
+            self._task_writer.tell()
             self._wake_next()
 
     def abandon(self, reason: str) -> None:
@@ -216,7 +210,7 @@ class GroupCommit:
         self._read_lock = Lock()
         self._queue = {}
         self._deferred = deque()
-        self._writing, self._to_write, self._turn = None, SimpleQueue(), False
+        self._task_writer = TaskWriter(self._write_for_tasks)
         self.poison = ""
         if not paused:
             _abandoned.extend((self._writer, self._reader))
@@ -225,42 +219,23 @@ class GroupCommit:
             self._closed = "this process was forked in the middle of a write of the log, and cannot use it"
 
     def _leave_to_writer(self, entry: _AnyEntry, call: loops.TaskCall) -> None:
-        """Have a thread write the entry of a task, with those of others: no fsync holds the loop.
-
-        It begins behind the loop's turn, and so writes what all tasks have queued by then.
-        """
-        if self._writing is None or not self._writing.is_alive():
-            run = partial(Context().run, self._write_for_tasks)
-            self._writing = writing = threading.Thread(target=run, name="txpool-log", daemon=True)
-            writing.start()  # two loops at once start two, which does no harm
+        self._task_writer.start()
         entry.woken = woken = call.signal()
         self._queue[entry] = None
-        if not self._turn:
-            self._turn = True
-            call.after_turn(self._tell_writer)
+        self._task_writer.tell_after_turn(call)
         while True:
             if entry.done or self._closed:
                 return
             woken.acquire(_LOOK_AGAIN)
             if not entry.done:  # it was told to write itself, or the loop has ended before its turn did
-                self._tell_writer()
+                self._task_writer.tell()
 
-    def _tell_writer(self) -> None:
-        self._turn = False  # first: what is queued from here on is told again
-        self._to_write.put(None)
-
-    def _write_for_tasks(self) -> None:
-        waking = self._to_write
-        while not self._closed:
-            waking.get()
-            with suppress(Empty):  # what is queued by now is written together
-                while True:
-                    waking.get_nowait()
-            with self._write_lock:
-                if self._queue:
-                    self._write_queue()
-            self._wake_next()
-        waking.put(None)  # for another one
+    def _write_for_tasks(self) -> bool:
+        with self._write_lock:
+            if self._queue:
+                self._write_queue()
+        self._wake_next()
+        return not self._closed
 
     def _write_queue(self) -> None:
         batch: list[_AnyEntry] = []

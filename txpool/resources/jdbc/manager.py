@@ -86,6 +86,9 @@ class Jdbc(Database):
         state, code = getattr(error, "sqlstate", ""), getattr(error, "vendor_code", 0)
         return hasattr(error, "java_class") and (state in _CONFLICTS or code in _LOCK_TIMEOUTS)
 
+    def is_outage(self, error: BaseException) -> bool:
+        return hasattr(error, "java_class") and type(error).__name__ == "ConnectionLost"
+
     def branch(
         self, datasource: str, driver: Driver, raw: XaConnection, deadlines: Deadlines, *, file: str
     ) -> OpenBranch:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TYPE_CHECKING
 
 from txpool.errors import TransactionRolledBack, described
@@ -30,7 +30,8 @@ from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import PREFIX, Xid, make_xid, parse
 
 if TYPE_CHECKING:
-    from txpool.resources.kafka.wire import Producer, Record, State, Wire
+    from txpool.resources.kafka.records import Producer, Record
+    from txpool.resources.kafka.wire import State, Wire
 
 logger = logging.getLogger("txpool")
 
@@ -39,8 +40,6 @@ WAIT = 20.0
 #: How long a commit that was answered may take until its messages can be read, in seconds.
 _VISIBLE = 5.0
 _PAUSE = 0.02
-#: The share of the broker's timeout within which a transaction is to be decided: recovery has the rest.
-SHARE = 3
 
 Parts = list[tuple[str, int]]
 
@@ -78,11 +77,6 @@ class KafkaWork(Work):
 
     def prepare(self, xid: str) -> None:
         timeout, deadline = self._wire.longest(), time.monotonic() + WAIT
-        transaction = self.owner() if self.owner is not None else None
-        if transaction is not None:
-            earlier = transaction.decide_before
-            limit = time.monotonic() + timeout / SHARE
-            transaction.decide_before = limit if earlier is None else min(earlier, limit)
         if self._wire.state(xid, deadline) is not None:
             raise Refused(f"the transactional id {xid} is taken")  # to begin under it would end the other's
         producer = self._wire.begin(xid, timeout, deadline)
@@ -117,6 +111,8 @@ class KafkaBranch(BlockingBranch):
         """Nothing: there is no SQL."""
 
     def name(self, xid: Xid) -> None:
+        if xid.task is not None:  # one that is listed may have sent a part only: as 0 branches say, no retry adopts it
+            xid = xid._replace(bqual=f"{xid.bqual.rpartition('.')[0]}.0")
         self.record = self.record._replace(xid=xid)
 
     def start_prepare(self) -> None:
@@ -197,7 +193,7 @@ def _end(wire: Wire, producer: Producer, parts: Parts, *, commit: bool) -> tuple
 
 
 def _producer_of(record: BranchRecord) -> Producer | None:
-    from txpool.resources.kafka.wire import Producer
+    from txpool.resources.kafka.records import Producer
 
     try:
         return Producer(record.xid.joined, int(record.evidence["producer"]), int(record.evidence["epoch"]))
@@ -258,11 +254,15 @@ def _left_open(wire: Wire, producer: Producer, parts: Parts) -> str:
 
 
 class KafkaRecovery(RecoveryOneByOne):
-    """Recovery's access to the branches in a cluster. Thread-safe: every method connects, and disconnects."""
+    """Recovery's access to the branches in a cluster. Thread-safe: every method connects, and disconnects.
 
-    def __init__(self, connect: Callable[[], Wire], *, trusted: bool) -> None:
+    If the connections are `shared` with a session, they stay.
+    """
+
+    def __init__(self, connect: Callable[[], Wire], *, trusted: bool, shared: bool = False) -> None:
         super().__init__()
         self._connect = connect
+        self._shared = shared
         #: None: whoever can connect is one of ours. Else nobody is proven to be.
         self._roles: frozenset[str] | None = None if trusted else frozenset()
 
@@ -288,12 +288,5 @@ class KafkaRecovery(RecoveryOneByOne):
             return BranchOutcome.UNKNOWN, described(error)
 
     def _connected(self) -> AbstractContextManager[Wire]:
-        return _closing(self._connect())
-
-
-@contextmanager
-def _closing(wire: Wire) -> Iterator[Wire]:
-    try:
-        yield wire
-    finally:
-        wire.close()
+        wire = self._connect()
+        return nullcontext(wire) if self._shared else closing(wire)

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from txpool.errors import ConfigurationError, described
-from txpool.findings.finding import Finding, failure, ok, warning
-from txpool.resources.base import BegunBy, PrepareLocation
-from txpool.resources.kafka.branch import SHARE, KafkaBranch, KafkaRecovery, KafkaWork
+from txpool.findings.finding import Finding
+from txpool.resources.base import PrepareLocation
+from txpool.resources.blocking import OneByOne
+from txpool.resources.kafka.branch import KafkaBranch, KafkaRecovery, KafkaWork
+from txpool.resources.kafka.timeouts import limit
 from txpool.resources.manager import ResourceManager
+from txpool.tm.subordinate import Subordinate
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.datasource.source import Source
+    from txpool.resources.deadlines import Deadlines
     from txpool.resources.kafka.wire import Wire
+    from txpool.tm.transaction import Transaction
 
 #: The value of prepared.owners that says so.
 _ANY = "any"
 _wires: WeakKeyDictionary[Any, tuple[Wire, str]] = WeakKeyDictionary()
+
+
+def parking_topic(settings: DataSourceSettings) -> str | None:
+    """The topic for messages that a consumer could not do; None if they go into a queue of its datasource."""
+    kind, _, topic = (settings.parking or "").partition(":")
+    return topic if kind == "topic" else None
 
 
 class Kafka(ResourceManager):
@@ -36,12 +48,33 @@ class Kafka(ResourceManager):
     def check(self, settings: DataSourceSettings) -> None:
         if "topic" not in settings.properties:
             raise settings.properties.error("topic", "is missing: write topic = orders")
+        if parking_topic(settings) == "":
+            raise settings.properties.error("parking", "names no topic: write parking = topic:orders-parked")
 
-    def begin(self, source: Source, transaction: BegunBy, timeout: float | None) -> tuple[KafkaWork, KafkaBranch]:
+    def begin(self, source: Source, transaction: Any, timeout: float | None) -> tuple[KafkaWork, KafkaBranch]:
         wire, cluster = self._of(source)
+        if not isinstance(transaction, Subordinate):  # a task's was limited on the driver
+            limit(transaction, source.name, wire.longest())
         work = KafkaWork(wire)
         location = PrepareLocation(source.name, cluster, "", source.settings.file)
         return work, KafkaBranch(wire, work, location, transaction.gtrid)
+
+    def before_job(self, source: Source, transaction: Transaction) -> None:
+        if _ANY not in source.settings.prepared_owners:
+            raise ConfigurationError(
+                f"{source.name} takes no part in a Spark job: the broker does not tell who has begun a transaction, "
+                "and the driver adopts only what is proven to be its tasks'. If nobody else can connect, or ACLs keep "
+                f"others from transactional ids that begin with txp1:, write prepared.owners = {_ANY}. Nothing was sent"
+            )
+        limit(transaction, source.name, self.wire_of(source).longest())
+
+    def ends_after(self, settings: DataSourceSettings) -> float | None:
+        wire = self._wire(settings)
+        try:
+            longest = wire.longest()
+        finally:
+            wire.close()
+        return None if longest == inf else longest
 
     def wire_of(self, source: Source) -> Wire:
         """The connections to its cluster: the same each time, until it is closed."""
@@ -91,37 +124,25 @@ class Kafka(ResourceManager):
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> KafkaRecovery:
         return KafkaRecovery(lambda: self._wire(settings), trusted=_ANY in settings.prepared_owners)
 
+    def adopting(self, source: Source, deadlines: Deadlines) -> OneByOne:
+        return OneByOne(
+            KafkaRecovery(lambda: self.wire_of(source), trusted=_ANY in source.settings.prepared_owners, shared=True)
+        )
+
     def workload(self, source: Source) -> Any:
         from txpool.resources.kafka.workload import TopicWork
 
         return TopicWork(self, source)
 
     def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
+        from txpool.resources.kafka.check import findings
+
         wire = self._wire(settings)
-        topic = settings.properties["topic"]
         try:
-            cluster, longest, parts = wire.cluster(), wire.longest(), wire.parts(topic)
-            count = len(self.branch_recovery(settings).recover())
-        except Exception as error:
-            yield failure("connection", f"{settings.name} does not answer: {described(error)}")
-            return
+            topics = [settings.properties["topic"], *filter(None, [parking_topic(settings)])]
+            yield from findings(settings, wire, self.branch_recovery(settings), topics, timeout=timeout)
         finally:
             wire.close()
-        found = f"{settings.name} answers, and is cluster {cluster}; topic {topic} has {parts} partitions"
-        yield ok("connection", f"{found}; {count} branches are prepared there")
-        yield ok(
-            "timeout",
-            f"the broker ends a prepared transaction after {longest:g} s by itself; one is decided within "
-            f"{longest / SHARE:g} s or rolls back, and recovery must run within the rest",
-        )
-        if _ANY not in settings.prepared_owners:
-            yield warning(
-                "owners",
-                "the broker does not tell who has begun a transaction",
-                "recovery commits what is decided, and leaves the rest to the broker's timeout: until then it hides "
-                "what follows in its partitions",
-                f"if nobody else can connect, or ACLs keep others from such ids, write prepared.owners = {_ANY}",
-            )
 
 
 MANAGER = Kafka()

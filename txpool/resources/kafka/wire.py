@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from kafka import KafkaAdminClient, errors
@@ -24,15 +25,13 @@ from kafka.protocol.producer.transaction import (
     InitProducerIdRequest,
     WriteTxnMarkersRequest,
 )
-from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.structs import TopicPartition
 
 from txpool.errors import OperationalError, described
+from txpool.resources.kafka.records import Producer, Record, batches_of
 
 T = TypeVar("T")
 
-#: How long one batch of messages may be, in bytes: the broker's own limit is a little more.
-_BATCH = 900_000
 #: What passes by itself.
 _TRY_AGAIN = (
     errors.CoordinatorNotAvailableError,
@@ -47,26 +46,12 @@ _TRY_AGAIN = (
     errors.KafkaTimeoutError,
 )
 _PAUSE = 0.02
+#: The first version of InitProducerId with two-phase commit (KIP-939).
+_TWO_PHASE = 6
+#: The timeout of a producer that has none.
+_NEVER = 2**31 - 1
 #: For how long a broker's setting is taken to be the same, in seconds.
 _KNOWN_FOR = 60.0
-
-
-class Producer(NamedTuple):
-    """Who has begun a transaction: what ends it needs nothing else."""
-
-    transactional_id: str
-    id: int
-    epoch: int
-
-
-class Record(NamedTuple):
-    """A message as it is sent."""
-
-    topic: str
-    part: int
-    key: bytes | None
-    body: bytes | None
-    headers: Sequence[tuple[str, bytes]]
 
 
 class State(NamedTuple):
@@ -86,6 +71,7 @@ class Wire:
         self._options = {key: value for key, value in options.items() if key in KafkaAdminClient.DEFAULT_CONFIG}
         self._clients: dict[int, KafkaAdminClient] = {}
         self._longest = (0.0, 0.0)
+        self._refused_two_phase = False
 
     def client(self) -> KafkaAdminClient:
         """kafka-python's client of this process. OperationalError if no broker answers."""
@@ -118,46 +104,77 @@ class Wire:
         return str(self.client().describe_cluster()["cluster_id"])
 
     def longest(self) -> float:
-        """After how many seconds the broker ends a transaction by itself, at the latest. Asked again each minute."""
+        """After how many seconds the broker ends a transaction by itself; inf: never. Asked again each minute."""
         value, at = self._longest
         if value and time.monotonic() - at < _KNOWN_FOR:
             return value
-        client = self.client()
-        node = str(client.describe_cluster()["brokers"][0]["broker_id"])
-        key = "transaction.max.timeout.ms"
-        asked = ConfigResource(ConfigResourceType.BROKER, node, {key: ""})
-        found = client.describe_configs([asked], config_filter="all")["broker"][node]
-        self._longest = float(found[key]["value"]) / 1000, time.monotonic()
+        found = self.broker_settings("transaction.max.timeout.ms", "transaction.two.phase.commit.enable")
+        seconds, version = float(found["transaction.max.timeout.ms"]) / 1000, 0
+        if found.get("transaction.two.phase.commit.enable") == "true" and not self._refused_two_phase:
+            with suppress(errors.IncompatibleBrokerVersion):  # unstable.api.versions.enable is needed for it, too
+                version = self.client()._manager.broker_version_data.api_version(InitProducerIdRequest)
+        self._longest = (inf if version >= _TWO_PHASE else seconds), time.monotonic()
         return self._longest[0]
+
+    def broker_settings(self, *keys: str) -> dict[str, str]:
+        """Those of these settings that a broker has."""
+        node = str(self.client().describe_cluster()["brokers"][0]["broker_id"])
+        return self._settings(ConfigResourceType.BROKER, node, keys)
+
+    def topic_settings(self, topic: str, *keys: str) -> dict[str, str]:
+        """Those of these settings that a topic has."""
+        return self._settings(ConfigResourceType.TOPIC, topic, keys)
+
+    def _settings(self, kind: ConfigResourceType, name: str, keys: Iterable[str]) -> dict[str, str]:
+        asked = ConfigResource(kind, name, dict.fromkeys(keys, ""))
+        (found,) = self.client().describe_configs([asked], config_filter="all").values()
+        return {key: str(each["value"]) for key, each in found[name].items()}
 
     def parts(self, topic: str) -> int:
         """How many partitions a topic has. OperationalError if there is no such topic."""
+        return len(self.replicas(topic))
+
+    def replicas(self, topic: str) -> list[int]:
+        """How many replicas each partition of a topic has. OperationalError if there is no such topic."""
         try:
             (found,) = self.client().describe_topics([topic])
         except errors.UnknownTopicOrPartitionError:
             found = {"partitions": []}
         if not found["partitions"]:
             raise OperationalError(f"there is no topic {topic} at {self._address}")
-        return len(found["partitions"])
+        return [len(each.get("replica_nodes", ())) for each in found["partitions"]]
 
     # -- a transaction ------------------------------------------------------------------------------------------
 
     def begin(self, transactional_id: str, timeout: float, deadline: float) -> Producer:
-        """A producer of this id. The broker ends its transaction by itself `timeout` seconds after its first record."""
+        """A producer of this id. The broker ends its transaction by itself `timeout` seconds after its first record.
+
+        With `inf` it does not, by two-phase commit: if that is refused, later transactions are told the broker's.
+        """
+
+        two_phase = timeout == inf
+        versions = {"min_version": _TWO_PHASE} if two_phase else {"max_version": 4}
 
         async def ask(manager: Any) -> Producer:
             request = InitProducerIdRequest(
-                transactional_id=transactional_id, transaction_timeout_ms=int(timeout * 1000), max_version=4
+                transactional_id=transactional_id,
+                transaction_timeout_ms=_NEVER if two_phase else int(timeout * 1000),
+                enable2_pc=two_phase,
+                **versions,
             )
             answer = await manager.send(request, await _coordinator(manager, transactional_id))
             _require(answer.error_code)
             return Producer(transactional_id, answer.producer_id, answer.producer_epoch)
 
-        return self._until(deadline, ask)
+        try:
+            return self._until(deadline, ask)
+        except errors.TransactionalIdAuthorizationFailedError:
+            self._refused_two_phase, self._longest = two_phase, (0.0, 0.0)
+            raise
 
     def send(self, producer: Producer, records: Iterable[Record], deadline: float) -> None:
         """Send them in the producer's transaction, and wait until all replicas in sync have each."""
-        batches = _batches(producer, records)
+        batches = batches_of(producer, records)
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, part in batches:
             topics[topic].append(part)
@@ -329,35 +346,3 @@ def _require(code: int, *harmless: type[Exception]) -> None:
     error = errors.for_code(code)
     if error is not errors.NoError and error not in harmless:
         raise error
-
-
-def _batches(producer: Producer, records: Iterable[Record]) -> dict[tuple[str, int], list[bytes]]:
-    """The records as batches, by topic and partition, with the sequence numbers by which a broker knows them again."""
-    found: dict[tuple[str, int], list[bytes]] = defaultdict(list)
-    building: dict[tuple[str, int], tuple[Any, int]] = {}
-    now = int(time.time() * 1000)
-    for topic, part, key, body, headers in records:
-        place = topic, part
-        builder, sequence = building.get(place, (None, 0))
-        if builder is None or builder.append(now, key, body, headers) is None:
-            if builder is not None:
-                found[place].append(_closed(builder))
-            builder = MemoryRecordsBuilder(
-                2,
-                0,
-                _BATCH,
-                transactional=True,
-                producer_id=producer.id,
-                producer_epoch=producer.epoch,
-                base_sequence=sequence,
-            )
-            builder.append(now, key, body, headers)
-        building[place] = builder, sequence + 1
-    for place, (builder, _) in building.items():
-        found[place].append(_closed(builder))
-    return dict(found)
-
-
-def _closed(builder: Any) -> bytes:
-    builder.close()
-    return bytes(builder.buffer())

@@ -27,7 +27,7 @@ class TopicWork:
 
     def write(self, work: KafkaWork, key: str) -> None:
         """Send a message."""
-        from txpool.resources.kafka.wire import Record
+        from txpool.resources.kafka.records import Record
 
         work.send(Record(self._topic, self._part(key), key.encode(), b"", ()))
 

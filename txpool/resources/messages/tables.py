@@ -10,6 +10,7 @@ import json
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakSet
 
 from txpool.errors import NotSupportedError
+from txpool.resources.outbox import OutboxContent
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.resources.driver.driver import Driver
 
 #: How many locks the keys of all ordered queues share. A part of the format.
 LOCKS: Final = 1024
@@ -43,15 +46,22 @@ _READ = (
 )
 _DELETE = "delete from {messages} where "
 _COUNT = "update {messages} set tries = tries + 1 where number = ?"
+_UNCOUNT = "update {messages} set tries = tries - 1 where number = ? and tries > 0"
 _LATER = "update {messages} set due = {now} + ?, error = ? where number = ? and queue = ?"
 _PARK = "update {messages} set queue = ?, due = {now}, error = ? where number = ? and queue = ?"
 _STATE = "select count(*), {now} - min(sent_at) from {messages} where queue = ?"
+_LAST_ERROR = "select error from {messages} where queue = ? order by number desc limit 1"
 _POSITION = "select position, tries from {positions} where consumer = ? and topic = ? and part = ?"
 _START = "insert into {positions} (consumer, topic, part, position) values (?, ?, ?, ?)"
 _ADVANCE = (
     "update {positions} set position = ?, tries = 0 where consumer = ? and topic = ? and part = ? and position = ?"
 )
 _TRY = "update {positions} set tries = tries + 1 where consumer = ? and topic = ? and part = ? and position = ?"
+
+_FORGET_TRY = (
+    "update {positions} set tries = tries - 1 where consumer = ? and topic = ? and part = ? and position = ? "
+    "and tries > 0"
+)
 
 
 class Outgoing(NamedTuple):
@@ -113,6 +123,21 @@ class MessageTables(ABC):
     def names(self, cursor: Any) -> dict[str, str]:
         """The names of the tables `messages`, `positions` and `locks`."""
 
+    @abstractmethod
+    def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
+        """Whether they exist. Errors: OperationalError or NotSupportedError if they are not txpool's."""
+
+    def look(self, raw: Any, driver: Driver, datasource: str, queue: str | None, parking: str) -> OutboxContent:
+        """What waits in a queue, if it has one here, and what is parked. Each statement is for itself."""
+        if not self.is_there(raw, driver, datasource):
+            return OutboxContent(0 if queue else None, 0, None, None)
+        with closing(raw.cursor()) as cursor:
+            waiting, oldest = self.state(cursor, queue) if queue else (None, None)
+            parked, _ = self.state(cursor, parking)
+            last = self._execute(cursor, _LAST_ERROR, [parking]).fetchone() if parked else None
+        total = None if waiting is None else waiting + parked
+        return OutboxContent(total, parked, oldest, None if last is None else last[0])
+
     def ensure(self, source: DataSource) -> None:
         """Create the tables, unless this process has seen them."""
         if source not in self._checked:
@@ -162,6 +187,10 @@ class MessageTables(ABC):
         """Write that a consumer begins the message by itself."""
         self._execute(cursor, _COUNT, [number])
 
+    def uncount(self, cursor: Any, number: int) -> None:
+        """Write that one try of the message does not count."""
+        self._execute(cursor, _UNCOUNT, [number])
+
     def later(self, cursor: Any, queue: str, number: int, delay: float, error: str) -> bool:
         """Let the message be due again after `delay` seconds; False if it is gone."""
         changed: int = self._execute(cursor, _LATER, [delay, readable(error), number, queue]).rowcount
@@ -197,6 +226,10 @@ class MessageTables(ABC):
         """Write that the message at the position is begun by itself; False if the position has changed."""
         changed: int = self._execute(cursor, _TRY, [*part, position]).rowcount
         return changed == 1
+
+    def forget_try(self, cursor: Any, part: TopicPart, position: int) -> None:
+        """Write that one try of the message at the position does not count, if the position is still there."""
+        self._execute(cursor, _FORGET_TRY, [*part, position])
 
     def _execute(self, cursor: Any, statement: str, values: list[Any]) -> Any:
         text = statement.format(**self.names(cursor), now=self.now).replace("?", self.parameter)

@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from txpool.config.keys import MODES
+from txpool.errors import OperationalError
 from txpool.resources.database import Database
 from txpool.resources.manager import PhaseTwo
 from txpool.resources.parts import LogPart, SparkPart, SQLAlchemyPart
@@ -30,6 +31,13 @@ if TYPE_CHECKING:
 # The server has rolled the transaction back in favour of another, or has waited too long for its lock: over several
 # databases a deadlock shows in no other way.
 _CONFLICTS = frozenset({1213, 1205, 1614, 1020})
+#: The client finds or keeps no connection; the server has too many, no room on its disk, ends, or has ended this one.
+_OUTAGES = frozenset({2002, 2003, 2005, 2006, 2012, 2013, 2055, 1021, 1040, 1042, 1053, 1077, 1079, 1203, 1927, 3169})
+
+
+def _code(error: BaseException) -> object:
+    ours = type(error).__module__.partition(".")[0] in ("pymysql", "MySQLdb")
+    return error.args[0] if ours and error.args else None
 
 
 class MySQL(Database):
@@ -78,8 +86,11 @@ class MySQL(Database):
         raw.characteristics = characteristics
 
     def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
-        code = error.args[0] if error.args else None
-        return type(error).__module__.partition(".")[0] in ("pymysql", "MySQLdb") and code in _CONFLICTS
+        return _code(error) in _CONFLICTS
+
+    def is_outage(self, error: BaseException) -> bool:
+        code = _code(error)  # a text, if it could not connect: that names the datasource
+        return code in _OUTAGES or (isinstance(error, OperationalError) and isinstance(code, str))
 
     def branch(
         self, datasource: str, driver: Driver, raw: MySQLRawConnection, deadlines: Deadlines, *, file: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ _CONFLICTS = frozenset({"40001", "40P01"})
 # To PREPARE this says that no prepared slot is free. To a statement it says that the server has too little memory for
 # it, which the next attempt would not change.
 _NO_SLOT = "53200"
+#: No connection, no room on the disk, too many connections, an administrator's or the server's end, its disk's errors.
+_OUTAGES = ("08", "53100", "53300", "57P", "58")
 _CONNINFO = re.compile(r"\s*[a-z_]+\s*=")
 
 
@@ -115,6 +118,12 @@ class PostgreSQL(Database):
     def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
         state = getattr(error, "sqlstate", None)
         return state in _CONFLICTS or (at_its_end and state == _NO_SLOT)
+
+    def is_outage(self, error: BaseException) -> bool:
+        psycopg = sys.modules.get("psycopg")
+        if psycopg is None or not isinstance(error, psycopg.OperationalError):
+            return False
+        return error.sqlstate is None or error.sqlstate.startswith(_OUTAGES)
 
     def branch(
         self, datasource: str, driver: Driver, raw: PsycopgRawConnection, deadlines: Deadlines, *, file: str

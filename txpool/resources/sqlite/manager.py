@@ -75,9 +75,10 @@ class SQLite(Database):
         return SQLiteConnection
 
     def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
-        # The low byte of an extended code is the primary one.
-        code = getattr(error, "sqlite_errorcode", -1) & 0xFF
-        return isinstance(error, sqlite3.Error) and code == sqlite3.SQLITE_BUSY
+        return _code(error) == sqlite3.SQLITE_BUSY
+
+    def is_outage(self, error: BaseException) -> bool:
+        return _code(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
 
     @property
     def records(self) -> RecordsTable:
@@ -87,6 +88,11 @@ class SQLite(Database):
         from txpool.resources.sqlite.check import findings
 
         return findings(settings)
+
+
+def _code(error: BaseException) -> int:
+    # The low byte of an extended code is the primary one.
+    return getattr(error, "sqlite_errorcode", -1) & 0xFF if isinstance(error, sqlite3.Error) else -1
 
 
 # A cached_property would take a lock, which a fork could leave held.

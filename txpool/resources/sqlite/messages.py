@@ -11,6 +11,7 @@ from txpool.resources.records import FORMAT, require_format
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.resources.driver.driver import Driver
 
 _NAMES: Final = {"messages": "main.txpool_messages", "positions": "main.txpool_message_positions", "locks": ""}
 _COLUMNS: Final = {
@@ -37,14 +38,21 @@ class SQLiteMessages(MessageTables):
             raw.execute("pragma query_only = off")
             for name, columns in _COLUMNS.items():
                 table = _NAMES[name]
-                find = "select sql from main.sqlite_master where name = ?"
-                found = raw.execute(find, [table.removeprefix("main.")]).fetchone()
-                if found is not None:
-                    require_format(table, found[0])
-                else:  # SQLite keeps the text of the statement, and in it the format.
+                if not _is_there(raw, table):  # SQLite keeps the text of the statement, and in it the format.
                     raw.execute(f"create table if not exists {table} (/* {FORMAT} */ {columns})")
                     if name == "messages":
                         raw.execute(_INDEX)
 
+    def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
+        return _is_there(raw, _NAMES["messages"])
+
     def names(self, cursor: Any) -> dict[str, str]:
         return _NAMES
+
+
+def _is_there(raw: Any, table: str) -> bool:
+    find = "select sql from main.sqlite_master where name = ?"
+    found = raw.execute(find, [table.removeprefix("main.")]).fetchone()
+    if found is not None:
+        require_format(table, found[0])
+    return found is not None

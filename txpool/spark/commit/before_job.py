@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextvars import Context
 
-from txpool.datasource import DataSource
+from txpool.datasource import Source
 from txpool.errors import LogError, OperationalError, described
 from txpool.idempotency.on_demand import recover
 from txpool.log.base import DecisionLog
@@ -25,8 +25,8 @@ _MOST_NAMED = 5
 
 def note_locations(
     log: DecisionLog | None,
-    needed: Iterable[DataSource],
-    possible: Iterable[DataSource] = (),
+    needed: Iterable[Source],
+    possible: Iterable[Source] = (),
     *,
     timeouts: Mapping[str, float],
 ) -> frozenset[LocationKey]:
@@ -58,7 +58,7 @@ def note_locations(
     return frozenset(locations)
 
 
-def settle_earlier_runs(log: DecisionLog | None, datasources: Iterable[DataSource]) -> None:
+def settle_earlier_runs(log: DecisionLog | None, datasources: Iterable[Source]) -> None:
     """One scan over those that can prepare, for this node and those of `recovery.nodes`.
 
     Recovery's filters and its suspension count. OperationalError if they leave alone what a dead process has prepared:

@@ -13,7 +13,7 @@ from time import monotonic
 
 from pyspark import InheritableThread
 
-from txpool.datasource import DataSource
+from txpool.datasource import Source
 from txpool.spark.commit.attempts import Candidates
 from txpool.spark.commit.background import BackgroundThread
 from txpool.spark.commit.listing import list_attempts, roll_back
@@ -37,7 +37,7 @@ class AttemptMonitor(BackgroundThread):
         transaction: Transaction,
         write: int,
         candidates: Candidates,
-        datasources: Sequence[DataSource],
+        datasources: Sequence[Source],
     ) -> None:
         super().__init__("txpool-spark-monitor", InheritableThread)
         self._job = job

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from txpool.datasource import DataSource
+from txpool.datasource import DataSource, Source
 from txpool.dbapi.enlistment import Enlistment
 from txpool.errors import OperationalError
 from txpool.resources.postgresql.branches.lock_modes import conflict
@@ -120,14 +120,14 @@ class SelfDeadlockDetector(BackgroundThread):
     """Watches for the length of a block. A block that would wait for ever ends with OperationalError."""
 
     def __init__(
-        self, transaction: Transaction, write: int, sources: Sequence[DataSource], job: TaggedJob | None = None
+        self, transaction: Transaction, write: int, sources: Sequence[Source], job: TaggedJob | None = None
     ) -> None:
         """With a `job` the block waits for that job; without one, for the driver's own statements."""
         super().__init__("txpool-spark-self-deadlock")
         self._transaction = transaction
         self._write = write
         # Others do not show who waits for whom under these names: there a lock timeout ends the wait.
-        self._sources = [source for source in sources if source.driver == "psycopg"]
+        self._sources = [each for each in sources if isinstance(each, DataSource) and each.driver == "psycopg"]
         self._job = job
         self._found: OperationalError | None = None
 

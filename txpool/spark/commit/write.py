@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txpool.datasource import DataSource
+from txpool.datasource import DataSource, Source
 from txpool.errors import ConfigurationError, OperationalError, TransactionRolledBack, described
 from txpool.spark.commit.attempts import Candidates, PartitionResult, require_all
 from txpool.spark.commit.listing import PreparedAttempts, list_attempts, require_same_server, roll_back
@@ -46,7 +46,7 @@ class SparkWrite:
         transaction: Transaction,
         number: int,
         job: TaggedJob,
-        datasources: dict[str, DataSource],
+        datasources: dict[str, Source],
         *,
         adoptable: bool = True,
     ) -> None:
@@ -161,7 +161,7 @@ def take_over(
     needed: Iterable[str],
     *,
     candidates: Candidates,
-    datasources: Mapping[str, DataSource],
+    datasources: Mapping[str, Source],
 ) -> int:
     """Adopt the branches of the chosen attempts, roll back all other attempts, and return the number of branches.
 

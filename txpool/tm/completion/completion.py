@@ -48,6 +48,7 @@ class Completion:
     may_be_empty = True  #: Nothing need take part in it: none of a block's, or one with callbacks or a Spark job.
     abandoned = False  #: Nobody may work in it any more, since its block or its last reference is gone: it rolls back.
     timeout: float = inf  #: In seconds; `inf` if it has none.
+    why_timeout = ""  #: Who has given it that timeout, for errors; empty if its own code or configuration has.
     decide_before: float | None = None  #: When one that has prepared may end by itself, by the monotonic clock.
     in_loop = False  #: A task of an event loop has begun it.
     awaits = False  #: Synchronous calls of its tasks are refused.
@@ -127,7 +128,8 @@ class Completion:
         Never acts after the decision.
         """
         error = TransactionTimeout(
-            f"{self.gtrid} took longer than its timeout of {seconds:g} s; what was done within it rolls back",
+            f"{self.gtrid} took longer than its timeout of {seconds:g} s{self.why_timeout}; what was done "
+            "within it rolls back",
             gtrid=self.gtrid,
         )
         self.set_rollback_only(error)

@@ -169,7 +169,7 @@ def test_what_it_says_is_heard(outside: Outside) -> None:
     outside.write("three", "driver = oracle\nurl = oracle://a/b")
     refused = outside.run("-m", "txpool", "check", "three.properties")
     assert (
-        "psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or kafka or sql-queue or pg8000"
+        "psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or kafka or jms or sql-queue or pg8000"
         in refused.stdout
     )
     outside.write("four", "driver = pg8000\nmode = cmr\nurl = pg8000://a/b")

@@ -148,6 +148,8 @@ _BY_JAVA_CLASS: Final[dict[str, type[Error]]] = {
 _ABOUT_VALUES: Final = ("java.time.", "java.lang.NumberFormatException", "java.lang.ArithmeticException")
 #: How PostgreSQL's driver says that the number of parameters is wrong; its SQLState says less.
 _WRONG_NUMBER: Final = ("No value specified for parameter", "The column index is out of range")
+#: The errors of JMS, and of Artemis behind it.
+_ABOUT_BROKERS: Final = ("jakarta.jms.", "org.apache.activemq.artemis.")
 _OUT_OF_MEMORY: Final = "java.lang.OutOfMemoryError"
 _PARTS: Final = 5
 
@@ -207,7 +209,7 @@ def _class(name: str, standard: str, state: str, message: str) -> type[Error]:
         return found
     if name.startswith(_ABOUT_VALUES):
         return DataError
-    if name == _OUT_OF_MEMORY:
+    if name == _OUT_OF_MEMORY or name.startswith(_ABOUT_BROKERS):
         return OperationalError
     return DatabaseError if state or standard.startswith("java.sql.") else InternalError
 

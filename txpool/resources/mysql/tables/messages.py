@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.messages.tables import LOCKS, MessageTables
-from txpool.resources.mysql.tables.own_tables import create_table, database_of, require_database
+from txpool.resources.mysql.tables.own_tables import create_table, database_of, is_ours, require_database
 from txpool.resources.mysql.tables.records import outside_pool
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.resources.driver.driver import Driver
 
 _NAMES: Final = {
     "messages": "txpool_messages",
@@ -46,6 +47,10 @@ class MySQLMessages(MessageTables):
             if int(raw.session.run(f"select count(*) from {_NAMES['locks']}")[0][0]) < LOCKS:
                 numbers = ", ".join(f"({number})" for number in range(LOCKS))
                 raw.session.run(f"insert ignore into {_NAMES['locks']} values {numbers}")
+
+    def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
+        require_database(raw, datasource)
+        return is_ours(raw.session, _NAMES["messages"])
 
     def names(self, cursor: Any) -> dict[str, str]:
         database = database_of(cursor)

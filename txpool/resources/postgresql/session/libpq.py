@@ -74,12 +74,13 @@ class LibpqSession:
     def is_alive(self) -> bool:
         """Whether the server has not closed the connection, as far as is known without waiting."""
         pgconn = self._pgconn
-        try:
-            # The first read returns the server's last message, and only the second finds the connection closed.
-            pgconn.consume_input()
-            pgconn.consume_input()
-        except psycopg.Error:
-            return False
+        if self._poll(0):  # it is closed, or has something to read
+            try:
+                # The first read returns the server's last message, and only the second finds the connection closed.
+                pgconn.consume_input()
+                pgconn.consume_input()
+            except psycopg.Error:
+                return False
         return pgconn.status == OPEN
 
     def send(self, message: str) -> None:

@@ -14,6 +14,7 @@ from txpool.resources.records import require_format
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
+    from txpool.resources.driver.driver import Driver
 
 _NAMES: Final = {each: f"{SCHEMA}.message_{each}" for each in ("locks", "positions")} | {
     "messages": f"{SCHEMA}.messages"
@@ -47,9 +48,7 @@ class PostgreSQLMessages(MessageTables):
 
     def _create_over(self, connection: Any, roles: Collection[str]) -> None:
         cursor = connection.cursor()
-        if cursor.execute(_IS_THERE, [f"{SCHEMA}.messages_queue"]).fetchone()[0]:  # made last, after what it needs
-            require_relations(cursor, *_NAMES.values(), roles=roles)
-            require_format(_NAMES["messages"], cursor.execute(_DESCRIBED, [_NAMES["messages"]]).fetchone()[0])
+        if _is_there(cursor, roles):
             return
         cursor.execute("set default_transaction_read_only = off")
         create_schema(connection)
@@ -59,8 +58,19 @@ class PostgreSQLMessages(MessageTables):
         cursor.execute(_FILL)
         cursor.execute(f"create index if not exists messages_queue on {_NAMES['messages']} (queue, number)")
 
+    def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
+        return _is_there(raw.cursor(), driver.roles)
+
     def names(self, cursor: Any) -> dict[str, str]:
         return _NAMES
 
     def spelled(self, statement: str) -> str:
         return spelled(statement)
+
+
+def _is_there(cursor: Any, roles: Collection[str]) -> bool:
+    if not cursor.execute(_IS_THERE, [f"{SCHEMA}.messages_queue"]).fetchone()[0]:  # made last, after what it needs
+        return False
+    require_relations(cursor, *_NAMES.values(), roles=roles)
+    require_format(_NAMES["messages"], cursor.execute(_DESCRIBED, [_NAMES["messages"]]).fetchone()[0])
+    return True

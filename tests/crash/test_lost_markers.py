@@ -1,0 +1,80 @@
+"""KAFKA-20734: a broker of 4.4 that is killed behind its answer to a commit forgets its markers, and hides messages.
+
+Recovery writes them, or says which right it lacks. It needs several kills, each with a start of the broker: it runs
+with TXPOOL_CRASH_FULL=1.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.kafka.broker import Broker, find_classpath
+from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.kafka.branch import end_branch, evidence_of
+from txpool.resources.kafka.records import Record
+from txpool.resources.kafka.wire import Wire
+from txpool.xid import make_gtrid, make_xid
+
+if TYPE_CHECKING:
+    from tests.conftest import Require
+
+FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not FULL, reason="missing: TXPOOL_CRASH_FULL=1, as it takes minutes"),
+]
+#: How often the broker is killed at most, until it has forgotten markers: in the trial it took seven.
+KILLS = 40
+PARTITIONS = 50
+
+
+# A client whose broker was killed leaves sockets, of kafka-python's.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_markers_that_a_broker_has_forgotten_are_written(tmp_path: Path, require: Require) -> None:
+    classpath = find_classpath("4.4.0")
+    require(classpath, "Kafka: apt-get install maven default-jdk-headless, which bring it")
+    assert classpath is not None
+    broker = Broker(tmp_path, classpath)
+    try:
+        broker.start()
+        broker.create_topics("out", partitions=PARTITIONS)
+        for number in range(KILLS):
+            if _forgotten(broker, number):
+                return
+        pytest.fail(f"no marker was lost in {KILLS} kills: is it mended?")
+    finally:
+        broker.kill()
+        gc.collect()
+
+
+def _forgotten(broker: Broker, number: int) -> bool:
+    """Kill the broker behind its answer to a commit; whether it has forgotten markers, which were written then."""
+    name = make_xid(make_gtrid("n1", "abcdefghijkl", number), 0, "out")
+    parts = [("out", each) for each in range(PARTITIONS)]
+    deadline = time.monotonic() + 60
+    with closing(Wire(broker.address, {})) as wire:
+        record = BranchRecord(name, "out", wire.cluster())
+        producer = wire.begin(name.joined, 600, deadline)
+        wire.send(producer, [Record(*part, None, str(number).encode(), ()) for part in parts], deadline)
+        record = record._replace(evidence=evidence_of(producer, parts))
+        assert wire.end(producer, deadline, commit=True) == ""
+        broker.kill()
+    broker.start()
+    with closing(Wire(broker.address, {})) as wire:
+        deadline = time.monotonic() + 60
+        state = wire.state(name.joined, deadline)
+        left = wire.left_open(producer, parts)
+        print(f"kill {number}: {state and state.state}, open in {len(left)}")
+        assert end_branch(wire, record, commit=True) == (BranchOutcome.COMMITTED, "")
+        assert wire.left_open(producer, parts) == []
+        forgotten = state is not None and state.state == "CompleteCommit" and bool(left)
+    found = [each.value for each in broker.committed("out", range(PARTITIONS))]
+    assert found.count(str(number).encode()) == PARTITIONS
+    return forgotten

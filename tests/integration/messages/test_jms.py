@@ -1,0 +1,441 @@
+"""Sessions with `driver = jms` over Artemis: branches that receive and send, the traps of the broker, recovery."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txpool
+from recovery.manager import RecoveryManager
+from tests.support import preloaded
+from tests.support.jms.broker import Artemis
+from tests.support.jms.fixtures import artemis, queues, write_site
+from tests.support.waiting import until
+from txpool import failpoints
+from txpool.datasource import registry
+from txpool.messages import MessageSession, ReceivedMessage
+from txpool.resources.base import PrepareVote
+from txpool.resources.deadlines import NO_DEADLINES
+from txpool.resources.jdbc.databases.by_xa import XaError
+from txpool.resources.jms import broker
+from txpool.resources.jms.branch import JmsBranch, JmsWork
+from txpool.resources.jms.broker import QUEUE
+from txpool.resources.jms.connection import JmsConnection
+from txpool.resources.jms.driver import JmsDriver
+from txpool.resources.jms.manager import MANAGER
+from txpool.xid import Xid, make_xid
+
+__all__ = ["artemis", "queues"]
+pytestmark = pytest.mark.slow
+
+
+class Site:
+    def __init__(self, folder: Path, broker: Artemis, queues: tuple[str, str]) -> None:
+        self.folder, self.broker, self.queues = folder, broker, queues
+        self.inward, self.outward = (txpool.session(folder / f"{name}.properties") for name in ("in", "out"))
+
+    @property
+    def sessions(self) -> JmsDriver:
+        return MANAGER.sessions(self.outward._source)
+
+    def sql(self, statement: str) -> list[Any]:
+        with closing(sqlite3.connect(self.folder / "orders.db", isolation_level=None, timeout=60)) as connection:
+            return connection.execute(statement).fetchall()
+
+    def out(self) -> list[str]:
+        return self.broker.bodies(self.queues[1])
+
+    def listed(self) -> set[str]:
+        with closing_session(self.sessions.connect()) as raw:
+            return {each.xid.joined for each in raw.database.listed(raw)}
+
+    def reconnect(self) -> None:
+        self.broker.kill()
+        self.broker.start()
+
+
+class closing_session:
+    def __init__(self, raw: JmsConnection) -> None:
+        self.raw = raw
+
+    def __enter__(self) -> JmsConnection:
+        return self.raw
+
+    def __exit__(self, *_: object) -> None:
+        self.raw.drop()
+
+
+@pytest.fixture
+def site(artemis: Artemis, queues: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.chdir(tmp_path)
+    write_site(tmp_path, artemis, queues)
+    txpool.configure("txpool.properties")
+    with closing(sqlite3.connect("orders.db")) as connection:
+        connection.execute("create table done (body text)")
+        connection.execute("pragma journal_mode = wal")
+    registry.shared(str(tmp_path / "orders.properties"), lambda: txpool.DataSource.from_properties("orders.properties"))
+    txpool.connect("orders.properties").close()
+    registry.by_key[str(tmp_path / "orders.properties")].xids_table().create()  # type: ignore[attr-defined]
+    made = Site(tmp_path, artemis, queues)
+    yield made
+    with closing_session(made.sessions.connect()) as raw:
+        for each in raw.database.listed(raw):
+            with suppress(XaError):
+                raw.xa.rollback(java(each.xid))
+    for each in registry.opened():
+        each.close()
+    txpool.configure()
+
+
+def java(xid: Xid) -> Any:
+    from txpool.resources.jdbc.branches.xid import java_xid
+
+    return java_xid(xid)
+
+
+def texts(messages: list[ReceivedMessage]) -> list[str]:
+    return [each.text for each in messages]
+
+
+def work(messages: list[ReceivedMessage], outward: MessageSession | None = None) -> None:
+    with txpool.connect("orders.properties") as orders:
+        for each in messages:
+            orders.execute("insert into done values (?)", [each.text])
+            if outward is not None:
+                outward.send(each.body)
+
+
+def a_name(number: int = 0) -> Xid:
+    """A name as the coordinator gives it to a branch."""
+    with txpool.transaction() as ambient:
+        ambient.may_be_empty = True
+    return make_xid(ambient.gtrid, number, "out")
+
+
+def begun(site: Site, xid: Xid) -> tuple[JmsWork, JmsBranch]:
+    raw = site.sessions.take()
+    branch = JmsBranch("out", site.sessions, raw, NO_DEADLINES)
+    branch.name(xid)
+    return JmsWork(raw), branch
+
+
+def send(site: Site, work: JmsWork, text: str = "x") -> None:
+    from txpool.resources.messages.tables import Outgoing
+
+    raw = work.begun()
+    raw.send(raw.queue(site.queues[1]), raw.message(Outgoing("1", text.encode(), None, {}, 0)))
+
+
+def prepared(site: Site, xid: Xid) -> JmsBranch:
+    of, branch = begun(site, xid)
+    send(site, of)
+    branch.start_prepare()
+    assert branch.await_prepare() is PrepareVote.COMMIT
+    return branch
+
+
+def test_message_row_message(site: Site) -> None:
+    sent = [site.inward.send(text, headers={"h": "€😀"}) for text in ("one", "two")]
+    with txpool.transaction():
+        found = site.inward.receive(10, timeout=60)
+        work(found, site.outward)
+        assert site.out() == []
+    assert texts(found) == ["one", "two"]
+    assert [each.id for each in found] == sent
+    assert dict(found[0].headers) == {"h": "€😀"}
+    assert site.out() == ["one", "two"]
+    assert site.sql("select body from done") == [("one",), ("two",)]
+    assert site.listed() == set()
+    site.inward.send(None)
+    site.inward.send(bytes(range(256)))
+    with txpool.transaction():
+        assert [each.body for each in site.inward.receive(10, timeout=60)] == [None, bytes(range(256))]
+
+
+def test_large_messages_and_those_of_other_programs(site: Site) -> None:
+    large = os.urandom(1_000_000)
+    with pytest.raises(txpool.OperationalError, match="Header size"):
+        site.inward.send(large, headers={"h": "x" * 200_000})
+    site.inward.send(large, headers={"h": "x" * 10_000})
+    opened = site.broker.connect()
+    plain = opened.createSession(False, 1)
+    producer = plain.createProducer(plain.createQueue(site.queues[0]))
+    text = plain.createTextMessage("€😀" * 100_000)
+    text.setIntProperty("number", 5)
+    producer.send(text)
+    with txpool.transaction():
+        found = site.inward.receive(10, timeout=60)
+    assert [each.body for each in found] == [large, ("€😀" * 100_000).encode()]
+    assert found[0].headers == {"h": "x" * 10_000}
+    assert found[1].headers == {"number": "5"}
+    producer.send(plain.createMapMessage())
+    opened.close()
+    with pytest.raises(txpool.NotSupportedError, match="MapMessage"), txpool.transaction():
+        site.inward.receive(10, timeout=60)
+
+
+def test_a_rollback_sends_nothing_and_delivers_again(site: Site) -> None:
+    site.inward.send("one")
+    for tries in range(3):
+        with pytest.raises(KeyError), txpool.transaction():
+            found = site.inward.receive(10, timeout=60)
+            work(found, site.outward)
+            raise KeyError
+        assert [(each.text, each.tries) for each in found] == [("one", tries)]
+    assert site.out() == []
+    with pytest.raises(txpool.ProgrammingError, match="outside a transaction"):
+        site.inward.receive()
+
+
+def test_ten_rollbacks_make_a_dead_letter(site: Site) -> None:
+    site.inward.send("dead")
+    for _ in range(10):
+        with pytest.raises(KeyError), txpool.transaction():
+            assert texts(site.inward.receive(1, timeout=60)) == ["dead"]
+            raise KeyError
+    assert site.broker.bodies(site.queues[0]) == []
+    assert site.broker.bodies("dead") == ["dead"]
+
+
+def test_what_jms_lacks_is_refused(site: Site) -> None:
+    for arguments, problem in (
+        ({"key": "k"}, "no keys"),
+        ({"headers": {"content-type": "x"}}, "no header 'content-type'"),
+        ({"headers": {"JMSType": "x"}}, "no header 'JMSType'"),
+        ({"headers": {"h": "\udcff"}}, "no text"),
+    ):
+        with pytest.raises(txpool.NotSupportedError, match=problem):
+            site.outward.send("x", **arguments)  # type: ignore[arg-type]
+    assert site.out() == []
+    site.outward.send("late", delay=3600)
+    with txpool.transaction() as ambient:
+        ambient.may_be_empty = True
+        assert site.outward.receive() == []
+
+
+def test_a_topic_is_sent_to_and_its_subscription_is_a_queue(site: Site) -> None:
+    text = (site.folder / "out.properties").read_text()
+    (site.folder / "news.properties").write_text(
+        text.replace(f"queue = {site.queues[1]}", "topic = news").replace("name = out", "name = news")
+    )
+    (site.folder / "shop.properties").write_text(
+        text.replace(f"queue = {site.queues[1]}", "queue = news::shop").replace("name = out", "name = shop")
+    )
+    txpool.session("news.properties").send("new")
+    with txpool.transaction():
+        assert texts(txpool.session("shop.properties").receive(2, timeout=60)) == ["new"]
+    with pytest.raises(txpool.NotSupportedError, match="news::SUBSCRIPTION"), txpool.transaction():
+        txpool.session("news.properties").receive()
+
+
+def test_a_queue_that_the_broker_would_delete_is_refused(site: Site) -> None:
+    name = f"auto{os.getpid()}"
+    text = (site.folder / "out.properties").read_text()
+    (site.folder / "auto.properties").write_text(
+        text.replace(f"queue = {site.queues[1]}", f"queue = {name}").replace("name = out", "name = auto")
+    )
+    session = txpool.session("auto.properties")
+    with pytest.raises(txpool.ConfigurationError, match=f"no queue {name}"):
+        session.send("lost")
+    opened = site.broker.connect()
+    plain = opened.createSession(False, 1)
+    plain.createProducer(plain.createQueue(name)).send(plain.createMessage())  # the broker makes it by itself
+    try:
+        with pytest.raises(txpool.ConfigurationError, match="is auto-deleted"):
+            session.send("lost")
+        with pytest.raises(txpool.ConfigurationError, match="is auto-deleted"), txpool.transaction():
+            session.receive()
+    finally:
+        opened.close()
+
+
+def test_an_idle_session_keeps_nothing_from_others(site: Site) -> None:
+    for text in ("one", "two"):
+        site.inward.send(text)
+    with txpool.transaction():
+        assert texts(site.inward.receive(1, timeout=60)) == ["one"]
+    opened = site.broker.connect()
+    other = opened.createSession(False, 1)
+    assert other.createConsumer(other.createQueue(site.queues[0])).receive(30_000) is not None
+    opened.close()
+
+
+def test_a_start_that_was_refused_ends_nobody(site: Site) -> None:
+    xid = a_name()
+    branch = prepared(site, xid)
+    of, other = begun(site, xid)
+    with pytest.raises(txpool.Error, match="XAER_DUPID"):
+        send(site, of)
+    with pytest.raises(txpool.Error, match="a call has failed"):
+        send(site, of)
+    with pytest.raises(txpool.TransactionRolledBack, match="XAER_DUPID"):
+        other.start_prepare()
+    other.await_rollback()
+    assert site.listed() == {xid.joined}
+    branch.start_commit()
+    assert branch.await_commit().name == "COMMITTED"
+    assert site.out() == ["x"]
+
+
+def test_a_branch_that_the_broker_has_timed_out_rolls_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "_ACTIVE", 1)
+    site.inward.send("one")
+    with pytest.raises(txpool.Error), txpool.transaction():
+        work(site.inward.receive(1, timeout=60), site.outward)
+        until(lambda: site.broker.bodies(site.queues[0]) == ["one"], 60)
+        site.outward.send("outside")
+    assert site.out() == []
+    assert site.listed() == set()
+    assert site.sql("select * from done") == []
+
+
+def test_what_is_prepared_outlives_its_process_and_the_broker(site: Site) -> None:
+    killed_at(site, "marked.committed")
+    site.reconnect()
+    with closing(RecoveryManager("recovery.properties")) as manager:
+        assert manager.scan().heuristics == ()
+    assert site.out() == ["child"]
+    assert site.listed() == set()
+
+
+def test_an_operators_rollback_is_told_and_forgotten(site: Site) -> None:
+    killed_at(site, "marked.committed")
+    (line,) = site.broker.manage("listPreparedTransactions")
+    encoded = str(line).split("base64: ")[1].split()[0]
+    assert site.broker.manage("rollbackPreparedTransaction", encoded)
+    assert len(site.listed()) == 1
+    with closing(RecoveryManager("recovery.properties")) as manager:
+        (heuristic,) = manager.scan().heuristics
+        assert (heuristic.decided, heuristic.ended) == ("commit", "rolled back")
+        assert manager.scan().heuristics == ()
+    assert site.listed() == set()
+    assert site.out() == []
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_by_its_generation_a_commit_whose_answer_was_lost_is_no_hazard(site: Site, *, kept: bool) -> None:
+    killed_at(site, "coordinator.committed", ends=True)
+    if not kept:  # as after a failover to a broker that was restored
+        with closing_session(site.sessions.connect()) as raw:
+            selector = "txpool_kind = 'generation'"
+            with raw.receiving(raw.queue(QUEUE), selector) as consumer:
+                while consumer.receiveNoWait() is not None:
+                    pass
+    with closing(RecoveryManager("recovery.properties")) as manager:
+        heuristics = manager.scan().heuristics
+    assert len(heuristics) == (0 if kept else 1)
+    assert site.out() == ["child"]
+
+
+CHILD = """
+import txpool
+txpool.configure("txpool.properties")
+with txpool.transaction():
+    with txpool.connect("orders.properties") as orders:
+        orders.execute("insert into done values ('child')")
+    txpool.session("out.properties").send("child")
+"""
+
+
+def killed_at(site: Site, point: str, *, ends: bool = False) -> None:
+    environment = os.environ | {"TXPOOL_FAILPOINTS": f"{point}=kill"}
+    child = preloaded.run("-c", CHILD, cwd=site.folder, env=environment)
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    assert ends or len(site.listed()) == 1
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize("decided", [True, False])
+def test_recovery_ends_what_a_dead_process_has_left(site: Site, *, decided: bool, trusted: bool) -> None:
+    write_site(site.folder, site.broker, site.queues, trusted=trusted)
+    killed_at(site, "marked.committed" if decided else "coordinator.prepared")
+    with closing(RecoveryManager("recovery.properties")) as manager:
+        report = manager.scan()
+    assert report.unreachable == report.errors == {}
+    assert report.heuristics == ()
+    if decided or trusted:
+        assert site.out() == ["child"] * decided
+        assert site.listed() == set()
+    else:  # nobody proves that it is ours: it is listed
+        assert [each.kind for each in report.alarms] == ["foreign"]
+        assert len(site.listed()) == 1
+    assert site.sql("select body from done") == [("child",)] * decided
+
+
+def test_a_forged_branch_is_listed_and_never_ended(site: Site) -> None:
+    write_site(site.folder, site.broker, site.queues, trusted=False)
+    killed_at(site, "marked.committed")
+    (ours,) = site.listed()
+    with closing_session(site.sessions.connect()) as raw:
+        (listed,) = raw.database.listed(raw)
+    forged = make_xid(listed.xid.gtrid, 7, "out")
+    prepared(site, forged)
+    assert site.listed() == {ours, forged.joined}
+    with closing(RecoveryManager("recovery.properties")) as manager:
+        for _ in range(2):
+            report = manager.scan()
+            assert report.heuristics == ()
+            assert [each.kind for each in report.alarms] == ["foreign"]
+    assert site.listed() == {forged.joined}
+    assert site.out() == ["child"]
+
+
+POINTS = (
+    "coordinator.preparing",
+    "coordinator.prepared",
+    "branch.prepare-sent",
+    "branch.commit-sent",
+    "coordinator.committing",
+    "coordinator.committed",
+    "coordinator.begin",
+)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_interrupt_leaves_nothing(site: Site, point: str) -> None:
+    site.inward.send("one")
+    with failpoints.arming(point, "interrupt"), suppress(KeyboardInterrupt), txpool.transaction():
+        work(site.inward.receive(1, timeout=60), site.outward)
+    assert txpool.current() is None
+    with closing(RecoveryManager("recovery.properties")) as manager:
+        assert manager.scan().heuristics == ()
+    done = len(site.sql("select * from done"))
+    until(lambda: not site.listed(), 60)
+    assert (len(site.out()), len(site.broker.bodies(site.queues[0]))) == (done, 1 - done)
+    with txpool.transaction():
+        work(site.inward.receive(1, timeout=1), site.outward)
+
+
+def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
+    for text in ("one", "bad", "two", "three"):
+        site.inward.send(text)
+
+    @txpool.consumer(site.inward, max_messages=2, poll=5)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        work(messages, site.outward)
+        if "bad" in texts(messages):
+            raise ValueError("bad\0")
+
+    assert ship.run(lambda: site.inward.parked()[0] == 1 and len(site.sql("select * from done")) == 3) == 3
+    assert site.out() == ["one", "two", "three"]
+    assert site.broker.bodies(site.inward.parking) == ["bad"]
+
+
+def test_the_commands_know_it(site: Site) -> None:
+    done = preloaded.run("-m", "txpool", "check", "in.properties", cwd=site.folder, env=dict(os.environ))
+    assert "answers, and keeps what is prepared" in done.stdout, done.stderr
+
+
+def test_the_kit(site: Site) -> None:
+    (site.folder / "kit.properties").write_text((site.folder / "out.properties").read_text())
+    command = ["-m", "txpool", "check", "--conformance", "kit.properties"]
+    done = preloaded.run(*command, cwd=site.folder, env=dict(os.environ))
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0

@@ -1,0 +1,211 @@
+"""The relays to brokers that cannot prepare: at least once, with an id, and `once()` makes it once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import txpool
+from tests.support import preloaded
+from tests.support.brokers import Kafka, Nats, OutboxBroker, RabbitMQ
+from tests.support.kafka.fixtures import kafka
+from tests.support.waiting import SECONDS
+from txpool.outbox import Message, Outbox
+from txpool.process.exit_codes import TxpoolExitCode
+
+__all__ = ["kafka"]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("brokers")]
+
+_numbers = itertools.count()
+#: Kafka's broker restarts, too.
+EVERY = os.environ.get("TXPOOL_TEST_BROKERS") == "all"
+#: A relay that is killed behind the broker's confirmation of some messages, and before their rows go.
+_KILLED = """
+import os, random, signal, sys
+from txpool.cli import app
+from txpool.outbox import relay
+
+chance = random.Random(sys.argv[1])
+take_away = relay.Relay._take_away
+
+def killed(*given):
+    if chance.random() < 0.25:
+        os.kill(os.getpid(), signal.SIGKILL)
+    take_away(*given)
+
+relay.Relay._take_away = killed
+app(["outbox", "run", "--once", "orders.properties"])
+"""
+
+
+@pytest.fixture(scope="module", params=["nats", "rabbitmq", "kafka"])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutboxBroker]:
+    folder = tmp_path_factory.mktemp(request.param)
+    require = request.getfixturevalue("require")
+    made: OutboxBroker
+    if request.param == "kafka":
+        made = Kafka(folder, request.getfixturevalue("kafka"))
+    else:
+        kind = Nats if request.param == "nats" else RabbitMQ
+        require(not kind.missing, kind.missing)
+        made = kind(folder)
+        made.start()
+    yield made
+    made.close()
+
+
+class Shop:
+    """A SQLite file with an outbox, and a place of its own at the broker."""
+
+    def __init__(self, folder: Path, broker: OutboxBroker, name: str) -> None:
+        self.folder, self.broker, self.name = folder, broker, name
+        broker.create(name)
+        self.write()
+        self.outbox = Outbox(folder / "orders.properties")
+        self.outbox.create()
+
+    def write(self, attempts: int = 1000, **more: str) -> None:
+        keys = {"deliver": self.broker.name, "broker": self.broker.address, "to": self.name, **more}
+        lines = [f"outbox.{key} = {value}\n" for key, value in (keys | {"attempts": str(attempts)}).items() if value]
+        file = self.folder / "orders.properties"
+        file.write_text("driver = sqlite3\nmode = local\nurl = sqlite:///orders.db\n" + "".join(lines))
+
+    def send(self, *payloads: str, key: str | None = None) -> list[str]:
+        with txpool.transaction():
+            return [self.outbox.send(each, key=key) for each in payloads]
+
+    def relay(self, *command: str, exits: int = 0) -> str:
+        words = command or ("-m", "txpool", "outbox", "run", "--once", "orders.properties")
+        done = preloaded.run(*words, cwd=self.folder, env=dict(os.environ))
+        assert done.returncode == exits, done.stderr
+        return done.stdout + done.stderr
+
+    def apply_all(self) -> list[str]:
+        """What a receiver does with all that the broker has, duplicates too."""
+        with closing(sqlite3.connect(self.folder / "orders.db")) as connection:
+            connection.execute("create table applied (number integer primary key, payload text)")
+        for message, payload in self.broker.messages(self.name):
+            with txpool.transaction():
+                if txpool.once(message, self.folder / "orders.properties"):
+                    with txpool.connect(self.folder / "orders.properties") as orders:
+                        orders.execute("insert into applied (payload) values (?)", [payload.decode()])
+        with closing(sqlite3.connect(self.folder / "orders.db")) as connection:
+            return [text for (text,) in connection.execute("select payload from applied order by number")]
+
+
+@pytest.fixture
+def shop(broker: OutboxBroker, tmp_path: Path) -> Iterator[Shop]:
+    yield Shop(tmp_path, broker, f"orders-{next(_numbers)}")
+    txpool.DataSource.from_properties(tmp_path / "orders.properties").close()
+
+
+def test_none_is_lost_and_each_is_applied_once(shop: Shop) -> None:
+    seed = os.environ.get("TXPOOL_CRASH_SEED") or str(random.randrange(10**6))
+    print("seed", seed)
+    texts = [f"n{number}" for number in range(8)]
+    ids = shop.send(*texts, key="k")
+    killed = 0
+    for run in range(1000):
+        done = preloaded.run("-c", _KILLED, f"{seed}-{run}", cwd=shop.folder, env=dict(os.environ))
+        if done.returncode == 0:
+            break
+        assert done.returncode == -9, done.stderr
+        killed += 1
+        if killed == 1 and (EVERY or shop.broker.name != "kafka"):
+            shop.broker.kill()
+            shop.broker.start()
+    got = shop.broker.messages(shop.name)
+    print(f"{killed} kills, {len(got)} messages of {len(ids)}")
+    assert killed
+    assert {each for each, _ in got} == {*ids}
+    assert {*got} == {*zip(ids, (each.encode() for each in texts), strict=True)}
+    assert shop.apply_all() == texts
+    assert shop.outbox.state().waiting == 0
+
+
+# Kafka's client looks for a broker for ten seconds.
+@pytest.mark.parametrize("broker", ["nats", "rabbitmq", *(["kafka"] if EVERY else [])], indirect=True)
+def test_an_outage_of_the_broker_is_no_fault_of_a_message(shop: Shop) -> None:
+    shop.write(attempts=1, broker="127.0.0.1:9")
+    (sent,) = shop.send("one", key="k")
+    said = shop.relay(exits=TxpoolExitCode.UNREACHABLE)
+    assert f"has not confirmed message {sent}" in said
+    with closing(sqlite3.connect(shop.folder / "orders.db")) as connection:
+        ((attempts, parked, error),) = connection.execute("select attempts, parked, error from txpool_outbox")
+    assert (attempts, parked) == (0, 0)
+    assert "has not confirmed" in error
+    shop.write(attempts=1)
+    assert "1 delivered" in shop.relay()
+    assert shop.broker.messages(shop.name) == [(sent, b"one")]
+
+
+def test_what_the_broker_refuses_is_parked(shop: Shop) -> None:
+    if shop.broker.name == "rabbitmq":  # by a routing key that leads nowhere
+        shop.write(attempts=1, exchange="amq.direct", to="")
+    else:
+        shop.write(attempts=1)
+    shop.send("x" * 2_000_000, key="k")
+    assert "0 delivered" in shop.relay()
+    assert shop.outbox.state().parked == 1
+
+
+@pytest.mark.parametrize("broker", ["kafka"], indirect=True)
+def test_a_session_of_kafkas_has_the_id(shop: Shop) -> None:
+    """Whoever receives by a session of txpool's gets the outbox's id as the message's."""
+    (sent,) = shop.send("one", key="k")
+    shop.relay()
+    (shop.folder / "in.properties").write_text(
+        f"driver = kafka\nurl = kafka://{shop.broker.address}\ntopic = {shop.name}\ngroup = {shop.name}\n"
+        "offsets.datasource = orders.properties\n"
+    )
+    session = txpool.session(shop.folder / "in.properties")
+    with txpool.transaction():
+        (found,) = session.receive(timeout=SECONDS)
+    assert (found.id, found.key, found.text) == (sent, "k", "one")
+    session.close()
+
+
+@pytest.mark.parametrize("broker", ["nats"], indirect=True)
+def test_a_connection_that_has_broken_is_opened_again(shop: Shop) -> None:
+    """By the same process: the broker has restarted between two messages."""
+    from txpool.outbox.relays import delivery_to
+
+    deliver = delivery_to("nats", txpool.DataSource.from_properties(shop.folder / "orders.properties").settings)
+    deliver(Message("one", None, "1", 1))
+    shop.broker.kill()
+    shop.broker.start()
+    deliver(Message("two", " a".strip(), b"2", 1))
+    with pytest.raises(txpool.DataError, match="spaces"):
+        deliver(Message("three", " a", b"3", 1))
+    deliver.close()
+    assert shop.broker.messages(shop.name) == [("one", b"1"), ("two", b"2")]
+
+
+def test_a_client_that_is_missing_is_named(tmp_path: Path, python_without: object) -> None:
+    file = tmp_path / "orders.properties"
+    file.write_text(
+        "driver = sqlite3\nmode = local\nurl = sqlite:///orders.db\noutbox.deliver = rabbitmq\noutbox.broker = b\n"
+    )
+    source = f"from txpool.cli import app; app(['outbox', 'run', '--once', {str(file)!r}])"
+    assert "pip install 'txpool[rabbitmq]'" in python_without("pika", source)  # type: ignore[operator]
+
+
+def test_keys_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "orders.properties"
+    words = ["-m", "txpool", "outbox", "run", "--once", "orders.properties"]
+    said = []
+    for more in ("", "outbox.broker = b\n"):
+        file.write_text(f"driver = sqlite3\nmode = local\nurl = sqlite:///o.db\noutbox.deliver = nats\n{more}")
+        done = preloaded.run(*words, cwd=tmp_path, env=dict(os.environ))
+        assert done.returncode == TxpoolExitCode.CONFIGURATION
+        said.append(json.dumps(done.stderr))
+    assert "outbox.broker = broker:4222" in said[0]
+    assert "outbox.to" in said[1]

@@ -1,0 +1,117 @@
+"""Artemis out of Maven, on a free port, in a folder; and what an operator does there, by its own management."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.kafka.broker import free_ports
+from tests.support.waiting import until
+from txpool.resources.jdbc.dbapi.errors import call
+from txpool.resources.jdbc.jvm import jvm
+
+POM = Path(__file__).with_name("pom.xml")
+_CONFIG = """<configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core">
+<security-enabled>false</security-enabled>
+<journal-type>NIO</journal-type>
+<journal-pool-files>2</journal-pool-files>
+<journal-min-files>2</journal-min-files>
+<journal-file-size>1M</journal-file-size>
+<journal-directory>{folder}/journal</journal-directory>
+<bindings-directory>{folder}/bindings</bindings-directory>
+<large-messages-directory>{folder}/large</large-messages-directory>
+<paging-directory>{folder}/paging</paging-directory>
+<acceptors><acceptor name="tcp">tcp://127.0.0.1:{port}</acceptor></acceptors>
+<address-settings>
+<address-setting match="#"><dead-letter-address>dead</dead-letter-address></address-setting>
+<address-setting match="crash.#"><max-delivery-attempts>-1</max-delivery-attempts></address-setting>
+</address-settings>
+<addresses>{addresses}</addresses>
+</core></configuration>"""
+_ADDRESS = '<address name="{0}"><anycast><queue name="{0}"/></anycast></address>'
+_TOPIC = '<address name="news"><multicast><queue name="shop"/></multicast></address>'
+_CLIENT = "org.apache.activemq.artemis.jms.client.ActiveMQXAConnectionFactory"
+
+
+class Artemis:
+    """A broker in a folder."""
+
+    def __init__(self, folder: Path, classpath: str, queues: list[str]) -> None:
+        (self.port,) = free_ports(1)
+        self.folder, self.classpath = folder, classpath
+        self._process: subprocess.Popen[bytes] | None = None
+        addresses = "".join(map(_ADDRESS.format, [*queues, "dead"])) + _TOPIC
+        self._config = folder / "broker.xml"
+        self._config.write_text(_CONFIG.format(folder=folder, port=self.port, addresses=addresses))
+
+    @property
+    def url(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [sys.executable, str(POM.with_name("server.py")), self.classpath, str(self._config)]
+        with (self.folder / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+        until(self._answers, 120)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "broker.log").read_text()[-4000:]
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1):
+                return True
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(60)
+            self._process = None
+
+    # -- as any other program of JMS's, over a connection of its own ---------------------------------------------
+
+    def connect(self) -> Any:
+        """A connection of the client's alone."""
+        classes = jvm.started(tuple(self.classpath.split(":")))
+        opened = call(call(classes.load(_CLIENT), self.url).createXAConnection)
+        call(opened.start)
+        return opened
+
+    def bodies(self, queue: str) -> list[str]:
+        """What can be received there; it stays."""
+        opened = self.connect()
+        try:
+            session = opened.createSession(False, 1)
+            found = session.createBrowser(session.createQueue(queue)).getEnumeration()
+            texts = []
+            while found.hasMoreElements():
+                each = found.nextElement()
+                texts.append(bytes(each.getBody(_bytes_class())).decode() if each.getBodyLength() else "")
+            return texts
+        finally:
+            opened.close()
+
+    def manage(self, operation: str, *arguments: str) -> Any:
+        """The answer to an operation of the broker's management."""
+        opened = self.connect()
+        try:
+            classes = jvm.started(tuple(self.classpath.split(":")))
+            helper = classes.load("org.apache.activemq.artemis.api.jms.management.JMSManagementHelper")
+            session = opened.createQueueSession(False, 1)
+            asking = session.createMessage()
+            helper.putOperationInvocation(asking, "broker", operation, list(arguments) if arguments else None)
+            requestor = classes.load("jakarta.jms.QueueRequestor")(session, session.createQueue("activemq.management"))
+            return helper.getResult(requestor.request(asking))
+        finally:
+            opened.close()
+
+
+def _bytes_class() -> Any:
+    from jpype import JArray, JByte
+
+    return JArray(JByte).class_

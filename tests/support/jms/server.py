@@ -1,0 +1,12 @@
+"""Runs Artemis until it is killed. Arguments: the class path, its file."""
+
+import sys
+import time
+
+import jpype
+
+jpype.startJVM("-Xrs", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", classpath=sys.argv[1].split(":"))
+server = jpype.JClass("org.apache.activemq.artemis.core.server.embedded.EmbeddedActiveMQ")()
+server.setConfigResourcePath(f"file:{sys.argv[2]}").start()
+while True:
+    time.sleep(60)

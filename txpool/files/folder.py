@@ -1,0 +1,51 @@
+"""`txpool.folder()`: a folder that appears when the transaction commits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from txpool.datasource import Source, find_source
+from txpool.errors import ConfigurationError, ProgrammingError
+from txpool.resources.files.manager import Files
+from txpool.resources.files.work import FolderWork, StagedFolder
+from txpool.tm.ambient import current
+from txpool.tm.rules.enlistment import WRITE_A_LOG
+from txpool.tm.subordinate import Subordinate
+
+
+def folder(target: str | Path | Source, name: str, *, overwrite: bool = False) -> StagedFolder:
+    """A new folder, empty, which appears under this name below the datasource's folder when the transaction commits.
+
+    Write its files by `open()`, or by any library into `path`, and close them before the commit. If the transaction
+    rolls back, they are removed. With `overwrite` the folder takes the place of one that is there, in one step.
+    Errors: ConfigurationError; ProgrammingError outside a transaction, without a decision log, and if the name is
+    none or is taken; OperationalError if the file system cannot publish it so.
+    """
+    source = find_source(target)
+    if not isinstance(source.resource_manager, Files):
+        raise ConfigurationError(
+            f"datasource {source.name} is {source.resource_manager.database}, where no folders are published: name a "
+            "file with driver = files"
+        )
+    ambient = current()
+    if ambient is None:
+        raise ProgrammingError(
+            f"folder() in {source.name} outside a transaction, and nothing was done: a folder appears when its "
+            "transaction commits. Write `with txpool.transaction():` around it"
+        )
+    if isinstance(ambient, Subordinate):
+        raise ProgrammingError(
+            f"{source.name} cannot join {ambient.gtrid} in a Spark task. Call folder() on the driver, or write_files()"
+        )
+    if ambient.log is None:
+        raise ProgrammingError(
+            f"{source.name} cannot join {ambient.gtrid}: what is prepared there needs a decision log, by which "
+            f"recovery ends it after a crash. {WRITE_A_LOG}"
+        )
+    try:
+        work: FolderWork = ambient.enlist_datasource(source).pooled
+        return work.folder(name, overwrite=overwrite)
+    except BaseException as error:
+        if not isinstance(error, Exception):  # it may have been made, and nobody knows of it
+            ambient.set_rollback_only(error)
+        raise

@@ -1,0 +1,189 @@
+"""The session of `driver = jms`: messages in branches of a broker by JMS, also those that are received."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+
+from txpool.config.secrets import ValueSource
+from txpool.errors import NotSupportedError, ProgrammingError
+from txpool.locks import Lock
+from txpool.messages.session import MessageSession, ReceivedMessage
+from txpool.resources.jms.connection import ERROR, ID, JmsConnection, body_of, receive
+from txpool.resources.jms.manager import MANAGER
+from txpool.resources.messages.tables import Outgoing, readable
+from txpool.tm.ambient import current
+from txpool.tm.demarcation.block import transaction
+
+if TYPE_CHECKING:
+    from txpool.datasource import DataSource, Source
+    from txpool.tm.transaction import Transaction
+
+_NAME = re.compile(r"(?!JMS|_AMQ|(?i:null|true|false|not|and|or|between|like|in|is|escape)$)[A-Za-z_$][\w$]*", re.ASCII)
+_POLL = 0.1
+#: Without the key: a stock broker takes a message for a dead letter, or drops it, at its tenth delivery.
+_MOST_TRIES = 7
+_BROWSED = 1000
+
+
+class JmsSession(MessageSession):
+    """Sends to a queue or a topic, and receives from a queue."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self._queue, self._topic = source.settings.queue, source.settings.topic
+        if source.settings.properties.entry("parking.after").source is ValueSource.DEFAULT:
+            self.parking_after = _MOST_TRIES
+        #: By id: when a message that has failed here may be tried again, by the monotonic clock.
+        self._later: dict[str, float] = {}
+        self._receiving = Lock()
+
+    @property
+    def datasource(self) -> DataSource:
+        return cast("DataSource", self.source)  # the broker itself keeps what is to be remembered
+
+    def _send(self, sent: Outgoing) -> None:
+        if sent.key is not None:
+            raise NotSupportedError(f"{self.name}: JMS has no keys. Nothing was sent; a header can have it")
+        for name, value in sent.headers.items():
+            if not _NAME.fullmatch(name):
+                raise NotSupportedError(
+                    f"{self.name}: JMS has no header {name!r}: a header's name is one of Java's, and none of JMS's own "
+                    "words. Nothing was sent"
+                )
+            _require_text(value, name)
+        with self._branch() as raw:
+            target = raw.topic(self._topic) if self._topic is not None else raw.queue(self._from())
+            raw.send(target, raw.message(sent), delay=sent.delay)
+
+    @contextmanager
+    def _branch(self) -> Iterator[JmsConnection]:
+        """The session of the ambient transaction's branch. An error within it is a vote to roll back."""
+        ambient = current()
+        assert ambient is not None  # noqa: S101 - the callers have one
+        raw = ambient.enlist_datasource(self.source).pooled.begun()
+        try:
+            yield raw
+        except BaseException as error:
+            raw.failed = error
+            raise
+
+    def _from(self) -> str:
+        if self._queue is None:
+            raise NotSupportedError(
+                f"{self.name}: it is a topic, from which JMS receives by a queue of its own. Nothing was received: "
+                f"write queue = {self._topic}::SUBSCRIPTION, of a queue that broker.xml has there"
+            )
+        return self._queue
+
+    # -- receiving ----------------------------------------------------------------------------------------------
+
+    def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]:
+        deadline = time.monotonic() + timeout
+        queue, taken = self._from(), list[ReceivedMessage]()
+        if not self._receiving.acquire(False):
+            raise ProgrammingError(
+                f"{self.name}: another thread receives, and one at a time does. Nothing was received"
+            )
+        try:
+            with self._branch() as raw, raw.receiving(raw.queue(queue)) as consumer:
+                while len(taken) < most:
+                    left = deadline - time.monotonic()
+                    found = receive(consumer, 0 if taken else left)
+                    if found is not None:
+                        taken.append(self._message(found))
+                    elif taken or left <= 0:
+                        break
+                    else:
+                        ambient.require_active()
+        finally:
+            self._receiving.release()
+        return taken
+
+    def _message(self, found: Any) -> ReceivedMessage:
+        names = [str(name) for name in found.getPropertyNames()]
+        headers = {name: str(found.getStringProperty(name)) for name in names if not name.startswith(("JMS", "_AMQ"))}
+        place, made = str(found.getJMSMessageID()), headers.get(ID, "")
+        if made and readable(made) == made:
+            del headers[ID]
+        else:
+            made = place
+        tries = max(0, int(found.getIntProperty("JMSXDeliveryCount")) - 1)
+        body = body_of(found, self.name)
+        return ReceivedMessage(body, None, headers, made, int(found.getJMSTimestamp()) / 1000, place, tries)
+
+    # -- for the loop of a consumer -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _apart(self) -> Iterator[JmsConnection]:
+        """A session outside any branch."""
+        sessions = MANAGER.sessions(self.source)
+        raw = sessions.take()
+        try:
+            yield raw
+        except BaseException:
+            raw.drop()
+            raise
+        sessions.give_back(raw)
+
+    def _next(self) -> ReceivedMessage | None:
+        """The first message that can be tried now; it stays."""
+        now = time.monotonic()
+        self._later = {place: until for place, until in self._later.items() if until > now}
+        with self._apart() as raw:
+            for found in islice(raw.browse(raw.queue(self._from())), _BROWSED):
+                if str(found.getJMSMessageID()) not in self._later:
+                    return self._message(found)
+        return None
+
+    def wait(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while True:
+            if self._next() is not None:
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(_POLL, left))
+
+    def begin_one(self) -> ReceivedMessage | None:
+        return self._next()  # the broker counts the tries, and keeps the count
+
+    def receive_one(self, message: ReceivedMessage) -> bool:
+        selector = f"JMSMessageID = '{message.place}'"
+        with self._branch() as raw, raw.receiving(raw.queue(self._from()), selector) as consumer:
+            return receive(consumer, 0) is not None
+
+    def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
+        self._later[message.place] = time.monotonic() + delay
+
+    def park(self, message: ReceivedMessage, error: str) -> bool:
+        with self._apart() as raw:
+            raw.create_queue(self.parking)
+        with transaction():
+            taken = self.receive_one(message)
+            if taken:
+                headers: Mapping[str, str] = {**message.headers, ERROR: readable(error)}
+                sent = Outgoing(message.id, message.body, None, headers, 0)
+                with self._branch() as raw:
+                    raw.send(raw.queue(self.parking), raw.message(sent))
+        return taken
+
+    def parked(self) -> tuple[int, float | None]:
+        with self._apart() as raw:
+            if not raw.exists(self.parking):
+                return 0, None
+            first = next(raw.browse(raw.queue(self.parking)), None)
+            age = None if first is None else max(0.0, time.time() - int(first.getJMSTimestamp()) / 1000)
+            return raw.count(self.parking), age
+
+
+def _require_text(value: str, name: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise NotSupportedError(f"the header {name} is no text that JMS can keep. Nothing was sent") from None

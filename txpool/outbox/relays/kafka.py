@@ -1,0 +1,57 @@
+"""`outbox.deliver = kafka`: an idempotent producer, and each record confirmed by every replica in sync."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kafka import KafkaProducer, errors
+
+from txpool.outbox.relays.broker import ID, PATIENCE, BrokerDelivery, bytes_of
+
+if TYPE_CHECKING:
+    from txpool.outbox.message import Message
+
+_REFUSED = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError, errors.InvalidTimestampError)
+
+
+class KafkaDelivery(BrokerDelivery):
+    """Delivers into the topic `outbox.to`. A key's partition is the one that Java's client chooses."""
+
+    broker, port = "Kafka", 9092
+
+    def _open(self) -> KafkaProducer:
+        milliseconds = int(PATIENCE * 1000)
+        options = {}
+        if self.tls:
+            options = {"security_protocol": "SSL", "ssl_context": self.tls_context()}
+        if self.user is not None:
+            options |= {
+                "security_protocol": "SASL_SSL" if self.tls else "SASL_PLAINTEXT",
+                "sasl_mechanism": "PLAIN",
+                "sasl_plain_username": self.user,
+                "sasl_plain_password": self.password(),
+            }
+        return KafkaProducer(
+            bootstrap_servers=self.addresses,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=0,
+            bootstrap_timeout_ms=milliseconds // 3,
+            max_block_ms=milliseconds,
+            request_timeout_ms=milliseconds // 2,
+            delivery_timeout_ms=milliseconds,
+            **options,
+        )
+
+    def _publish(self, connection: KafkaProducer, message: Message) -> None:
+        key = None if message.key is None else message.key.encode()
+        sent = connection.send(self.to, bytes_of(message), key=key, headers=[(ID, message.id.encode())])
+        sent.get(timeout=PATIENCE + 5)
+
+    def _close(self, connection: KafkaProducer) -> None:
+        with suppress(errors.KafkaTimeoutError):
+            connection.close(timeout=0)
+
+    def _refuses(self, error: Exception) -> bool:
+        return isinstance(error, _REFUSED)

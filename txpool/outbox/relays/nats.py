@@ -1,0 +1,90 @@
+"""`outbox.deliver = nats`: a stream of JetStream, whose acknowledgement of each message is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import nats
+from nats.js import errors as js
+from nats.js.api import Header
+
+from txpool.errors import DataError, OperationalError
+from txpool.outbox.relays.broker import PATIENCE, BrokerDelivery, bytes_of, headers_of
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+    from txpool.outbox.message import Message
+
+_REFUSED = 400
+
+
+class _NatsConnection(NamedTuple):
+    """A client, and the event loop in which it runs: between messages nothing does."""
+
+    client: Client
+    runner: asyncio.Runner
+    #: Set once the connection is lost: the client would let its callers wait.
+    lost: asyncio.Event
+
+
+class NatsDelivery(BrokerDelivery):
+    """Delivers to the subject `outbox.to`, with the message's id as `Nats-Msg-Id`."""
+
+    broker, port = "NATS", 4222
+
+    def _open(self) -> _NatsConnection:
+        # 0 attempts would be without an end.
+        options: dict[str, Any] = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0.1}
+        if self.tls:
+            options["tls"] = self.tls_context()
+        if self.user is not None:
+            options |= {"user": self.user, "password": self.password() or ""}
+        runner, lost = asyncio.Runner(), asyncio.Event()
+
+        async def note() -> None:
+            lost.set()
+
+        try:
+            servers = [f"nats://{each}" for each in self.addresses]
+            options |= {"error_cb": _nobody, "closed_cb": note, "connect_timeout": PATIENCE / 2}
+            made = runner.run(nats.connect(servers=servers, **options))
+        except BaseException:
+            runner.close()
+            raise
+        return _NatsConnection(made, runner, lost)
+
+    def _publish(self, connection: _NatsConnection, message: Message) -> None:
+        headers = headers_of(message) | {Header.MSG_ID.value: message.id}
+        if message.key is not None and message.key != message.key.strip():
+            raise DataError(f"message {message.id}: NATS would cut the spaces off its key: it was not delivered")
+        sending = connection.client.jetstream(timeout=PATIENCE).publish(self.to, bytes_of(message), headers=headers)
+        connection.runner.run(_answered(sending, connection.lost))
+
+    def _close(self, connection: _NatsConnection) -> None:
+        try:
+            connection.runner.run(connection.client.close())
+        finally:
+            connection.runner.close()
+
+    def _refuses(self, error: Exception) -> bool:
+        refused = isinstance(error, js.APIError) and error.code == _REFUSED
+        return refused or isinstance(error, nats.errors.MaxPayloadError | DataError)
+
+
+async def _answered(sending: Coroutine[Any, Any, object], lost: asyncio.Event) -> None:
+    answer, end = asyncio.ensure_future(sending), asyncio.ensure_future(lost.wait())
+    try:
+        await asyncio.wait((answer, end), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise OperationalError("the connection is lost")
+        await answer
+    finally:
+        answer.cancel()
+        end.cancel()
+
+
+async def _nobody(_: Exception) -> None:
+    """The client tells of errors that its calls raise, too."""

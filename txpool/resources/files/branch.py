@@ -1,0 +1,259 @@
+"""The branch of a transaction in a place of files, and recovery's access to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from txpool.errors import OperationalError, described
+from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.files.place import Hidden, Manifest, Place
+from txpool.resources.files.tree import descended, exchange, move_new, opened, read_file, remove_tree
+from txpool.resources.files.work import MARKER, SUCCESS, FolderWork, gtrid_of, sweep
+from txpool.resources.own.branch import ResourceBranch, ResourceRecovery
+from txpool.resources.own.resource import Resource
+from txpool.resources.recovery_access import PreparedBranch, StagingTable
+from txpool.xid import parse
+
+logger = logging.getLogger("txpool")
+
+_GENERATION = "generation"
+_FOLDER = "folder"
+
+
+class FolderResource(Resource):
+    """A place, as the protocol of branches needs it."""
+
+    def __init__(self, place: Place, file: str) -> None:
+        super().__init__(place.name)
+        self.place = place
+        self.file = file
+
+    def identity(self) -> str:
+        return self.place.identity()
+
+    def generation(self) -> str:
+        return self.place.generation()
+
+    def begin(self) -> FolderWork:
+        raise NotImplementedError("its work begins with a gtrid")
+
+    def prepared(self) -> list[str]:
+        with self.place.open() as hidden:
+            return [xid for xid, _ in self.place.listed(hidden)]
+
+    def commit(self, xid: str) -> bool:
+        return publish(self.place, xid) is BranchOutcome.COMMITTED
+
+    def rollback(self, xid: str) -> bool:
+        return withdraw(self.place, xid) is BranchOutcome.ROLLED_BACK
+
+
+def publish(place: Place, xid: str) -> BranchOutcome | None:
+    """Publish what is prepared under this name. LOST if a folder is neither staged nor published; None: no manifest."""
+    with place.open() as hidden, place.ending(xid, hidden) as manifest:
+        if manifest is None:
+            os.fsync(hidden.prepared)  # whoever has ended it: it may have been killed before this
+            return None
+        lost = [name for name in _published(place, hidden, manifest) if name]
+        for name, _ in manifest.folders:
+            if name not in lost:
+                _succeed(hidden, name, xid)
+        _remove_staged(hidden, manifest)  # of an exchange, the former folder
+        _forget(hidden, xid)
+        if lost:
+            logger.error("%s: %s is decided, and was removed by somebody: %s", place.name, xid, ", ".join(lost))
+            return BranchOutcome.LOST
+        return BranchOutcome.COMMITTED
+
+
+def _published(place: Place, hidden: Hidden, manifest: Manifest) -> list[str]:
+    """Publish each folder; the names of those that are gone."""
+    lost = []
+    for number, (name, overwrite) in enumerate(manifest.folders):
+        *above, last = name.split("/")
+        with descended(above, hidden.root, make=True) as parent:
+            if _is_staged(hidden, manifest, number):
+                try:
+                    _move(manifest, number, hidden, last, parent, overwrite=overwrite)
+                except FileExistsError as error:
+                    raise OperationalError(
+                        f"{place.path}/{name} was made by somebody since {manifest.xid} was prepared, and is left as "
+                        "it is: move it away, and recovery publishes what is decided"
+                    ) from error
+            elif _is_published(parent, last, manifest.xid):
+                os.fsync(parent)  # another has moved it, who may have been killed before this
+            else:
+                lost.append(name)
+    return lost
+
+
+def _is_staged(hidden: Hidden, manifest: Manifest, number: int) -> bool:
+    """Whether the n-th folder of the branch is still where it was staged. After an exchange another is there."""
+    try:
+        with opened(manifest.staging, hidden.staged) as staging, opened(str(number), staging) as staged:
+            return read_file(MARKER, staged) == manifest.xid
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _move(manifest: Manifest, number: int, hidden: Hidden, target: str, parent: int, *, overwrite: bool) -> None:
+    with opened(manifest.staging, hidden.staged) as staging:
+        while True:
+            try:
+                move_new(str(number), staging, target, parent)
+                break
+            except FileExistsError:
+                if not overwrite:
+                    raise
+            try:
+                with opened(target, parent):  # a folder, and no link
+                    exchange(str(number), staging, target, parent)
+                break
+            except FileNotFoundError:
+                continue  # somebody has removed it since
+        os.fsync(parent)  # first: what has moved is nowhere, if this is lost and the other is not
+        os.fsync(staging)
+
+
+def _is_published(parent: int, name: str, xid: str) -> bool:
+    with suppress(FileNotFoundError, NotADirectoryError), opened(name, parent) as target:
+        return xid in (read_file(MARKER, target), read_file(SUCCESS, target))
+    return False
+
+
+def _succeed(hidden: Hidden, name: str, xid: str) -> None:
+    """All folders are published: say so in this one. Nothing if it was overwritten, or removed, since."""
+    with suppress(FileNotFoundError, NotADirectoryError), descended(name.split("/"), hidden.root) as target:
+        if read_file(MARKER, target) == xid:
+            os.rename(MARKER, SUCCESS, src_dir_fd=target, dst_dir_fd=target)
+        os.fsync(target)
+
+
+def withdraw(place: Place, xid: str) -> BranchOutcome | None:
+    """Roll back what is prepared under this name; None: no manifest. OperationalError if its publication has begun."""
+    with place.open() as hidden, place.ending(xid, hidden) as manifest:
+        if manifest is None:
+            os.fsync(hidden.prepared)
+            return None
+        for name, _ in manifest.folders:
+            *above, last = name.split("/")
+            with suppress(FileNotFoundError, NotADirectoryError), descended(above, hidden.root) as parent:
+                if _is_published(parent, last, xid):
+                    raise OperationalError(f"the publication of {xid} has begun, with {name}: it can only be committed")
+        _forget(hidden, xid)  # first: what is half removed must not be published
+        _remove_staged(hidden, manifest)
+        return BranchOutcome.ROLLED_BACK
+
+
+def _forget(hidden: Hidden, xid: str) -> None:
+    os.unlink(xid, dir_fd=hidden.prepared)
+    os.fsync(hidden.prepared)
+
+
+def _remove_staged(hidden: Hidden, manifest: Manifest) -> None:
+    try:
+        remove_tree(manifest.staging, hidden.staged)
+    except OSError as error:  # recovery sweeps it, and says why it cannot
+        logger.warning("%s: %s cannot be removed yet: %s", manifest.xid, manifest.staging, described(error))
+
+
+def end_branch(resource: FolderResource, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
+    """End a prepared branch: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
+    try:
+        identity = resource.identity()
+        if record.identity and record.identity != identity:
+            return BranchOutcome.UNKNOWN, f"{resource.name} leads elsewhere now: to {identity}, not {record.identity}"
+        xid = record.xid.joined
+        ended = (publish if commit else withdraw)(resource.place, xid)
+        if ended is not None:
+            return ended, ""
+        if _shows(resource.place, record.evidence.get(_FOLDER, ""), xid):
+            return BranchOutcome.COMMITTED, ""
+        same = bool(record.identity) and record.evidence.get(_GENERATION) == resource.generation()
+        return (BranchOutcome.ABSENT if same else BranchOutcome.LOST), ""
+    except Exception as error:
+        return BranchOutcome.UNKNOWN, described(error)
+
+
+def _shows(place: Place, name: str, xid: str) -> bool:
+    """Whether the published folder itself says that the branch has committed."""
+    if not name:
+        return False
+    *above, last = name.split("/")
+    try:
+        with place.open() as hidden, descended(above, hidden.root) as parent:
+            return _is_published(parent, last, xid)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+class FolderBranch(ResourceBranch):
+    """The branch of a transaction in a place."""
+
+    def __init__(self, resource: FolderResource, work: FolderWork, gtrid: str) -> None:
+        super().__init__(resource, work, gtrid)
+        self._folders, self._files = resource, work
+
+    def start_prepare(self) -> None:
+        super().start_prepare()
+        evidence = dict(self.record.evidence)
+        if self._files.folders:
+            evidence[_FOLDER] = self._files.folders[0][0].name
+        self.record = self.record._replace(evidence=evidence)
+
+    def end(self, *, commit: bool) -> BranchOutcome:
+        outcome, failure = end_branch(self._folders, self.record, commit=commit)
+        if failure:
+            logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, failure)
+        return outcome
+
+
+class FolderRecovery(ResourceRecovery):
+    """Recovery's access to the branches of a place. Thread-safe."""
+
+    def __init__(self, resource: FolderResource) -> None:
+        super().__init__(resource)
+        self._folders = resource
+
+    def recover(self) -> list[PreparedBranch]:
+        place, found = self._folders.place, []
+        evidence = {_GENERATION: place.generation()}
+        with place.open() as hidden:
+            for name, ours in place.listed(hidden):
+                xid = parse(name)
+                if xid is not None:
+                    found.append(PreparedBranch(xid, roles=None if ours else frozenset(), evidence=evidence))
+        return found
+
+    def end(self, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
+        return end_branch(self._folders, record, commit=commit)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWork:
+    """What one transaction has staged in a place."""
+
+    gtrid: str
+    name: str
+
+
+class StagedFolders:
+    """Recovery's access to what crashes have left staged in a place."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def tables(self) -> Sequence[StagedWork]:
+        """What is staged and not prepared, of whatever transaction."""
+        with self._place.open() as hidden:
+            names = {each.removesuffix("+swept") for each in os.listdir(hidden.staged)}
+            prepared = {each.staging for each in self._place.manifests(hidden)}
+        found = [(gtrid_of(each), each) for each in sorted(names - prepared)]
+        return [StagedWork(gtrid, name) for gtrid, name in found if gtrid]
+
+    def drop(self, table: StagingTable) -> None:
+        sweep(self._place, table.name)

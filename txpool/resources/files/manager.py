@@ -1,0 +1,104 @@
+"""The resource manager of folders of files: `driver = files`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from txpool.errors import described
+from txpool.findings.finding import Finding, failure, ok, warning
+from txpool.resources.files.branch import FolderBranch, FolderRecovery, FolderResource, StagedFolders
+from txpool.resources.files.place import Place
+from txpool.resources.files.tree import mount_of, why_no_renames
+from txpool.resources.files.work import FolderWork
+from txpool.resources.manager import ResourceManager
+
+if TYPE_CHECKING:
+    from txpool.config.settings import DataSourceSettings
+    from txpool.datasource.source import Source
+    from txpool.resources.base import BegunBy
+
+_made: WeakKeyDictionary[Any, FolderResource] = WeakKeyDictionary()
+
+
+class Files(ResourceManager):
+    """Folders of a local or mounted file system, on Linux."""
+
+    driver = "files"
+    database = "a folder of files"
+    schemes = ("files:",)
+    url_example = "files:/srv/exports"
+    instead_of_connecting = "it is a folder, and txpool.folder() writes there"
+
+    def check(self, settings: DataSourceSettings) -> None:
+        if settings.folder is None:
+            raise settings.properties.error("folder", "is missing: write folder = /srv/exports")
+
+    def begin(self, source: Source, transaction: BegunBy, timeout: float | None) -> tuple[FolderWork, FolderBranch]:
+        found = _made.get(source)
+        if found is None:
+            found = _made.setdefault(source, self._resource(source.settings))
+        work = FolderWork(found.place, transaction.gtrid)
+        return work, FolderBranch(found, work, transaction.gtrid)
+
+    def _resource(self, settings: DataSourceSettings) -> FolderResource:
+        return FolderResource(self._place(settings), settings.file)
+
+    def _place(self, settings: DataSourceSettings) -> Place:
+        return Place(settings.name, str(settings.folder), settings.prepared_owners)
+
+    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> FolderRecovery:
+        return FolderRecovery(self._resource(settings))
+
+    def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> StagedFolders:
+        return StagedFolders(self._place(settings))
+
+    def workload(self, source: Source) -> Any:
+        from txpool.resources.files.workload import KitFolders
+
+        return KitFolders(str(source.settings.folder))
+
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
+        place = self._place(settings)
+        try:
+            identity, branches = place.identity(), FolderRecovery(self._resource(settings)).recover()
+            staged = StagedFolders(place).tables()
+            with place.open() as hidden:
+                with place.changing():
+                    missing = why_no_renames(hidden.staged)
+                apart = mount_of(hidden.root) != mount_of(hidden.staged)
+        except Exception as error:
+            yield failure("connection", f"{settings.name}: {place.path} cannot be used: {described(error)}")
+            return
+        yield ok(
+            "connection",
+            f"{settings.name} is {place.path}, with the identity {identity}; {len(branches)} branches are prepared "
+            f"there, and {len(staged)} transactions stage",
+        )
+        why = "a folder is published by one rename, which a reader sees whole or not at all"
+        if missing or apart:
+            found = missing or f"{place.path}/.txpool is another file system"
+            do = "name a folder in ext4, xfs or btrfs; of NFS and FUSE few can do it"
+            yield failure("renames", f"{place.path} cannot publish a folder: {found}", why, do)
+        else:
+            yield ok("renames", f"{place.path} renames and exchanges folders in one step, and syncs them")
+        foreign = [each for each in branches if each.roles is not None]
+        if foreign:
+            yield warning(
+                "owners",
+                f"{len(foreign)} manifests in {place.path} are of users who are not ours",
+                "whoever made them may have made up their names: they are listed, and never ended",
+                "remove them, or write their user into prepared.owners",
+            )
+        if os.stat(place.path).st_mode & 0o002:
+            yield warning(
+                "owners",
+                f"everybody may write to {place.path}",
+                "anybody can take a name away, or put a folder in its place",
+                f"chmod o-w {place.path}",
+            )
+
+
+MANAGER = Files()

@@ -1,0 +1,255 @@
+"""The hidden folder `.txpool` of a place: what is staged, the manifests of what is prepared, and their locks.
+
+    .txpool/identity, .txpool/generation    as `txpool.process.durable` has them
+    .txpool/staged/<gtrid>+<random>/<n>     the n-th folder of a transaction: the journal of what is not published
+    .txpool/prepared/<xid>                  the manifest, which is the yes: it says what is published where
+    .txpool/lock                            held while a manifest is made
+
+A name in it is a claim. It counts only if the folder's owner, a configured one or root owns it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import pwd
+import re
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from txpool.errors import OperationalError, described
+from txpool.process.durable import create_file, generation_in, identity_in
+from txpool.resources.files.tree import opened, why_no_renames
+
+HIDDEN: Final = ".txpool"
+#: How long another process's step in the same place is waited for, in seconds.
+WAIT: Final = 30.0
+_PAUSE: Final = 0.01
+_STAGING = re.compile(r"[A-Za-z0-9_.+-]{1,200}")
+_FORMAT = 1
+
+_held: set[io.FileIO] = set()
+
+
+def _after_fork_in_child() -> None:
+    """The parent's locks are in the child's hands, too, and would outlive the parent."""
+    for file in _held:
+        file.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Manifest(NamedTuple):
+    """What a prepared branch publishes: its n-th staged folder under the n-th name, and whether that may be there."""
+
+    xid: str
+    staging: str
+    folders: tuple[tuple[str, bool], ...]
+
+    def encode(self) -> bytes:
+        return json.dumps({"format": _FORMAT, **self._asdict()}).encode()
+
+
+def decode(xid: str, content: bytes) -> Manifest:
+    """OperationalError if it is damaged, of a later version, or another branch's."""
+    try:
+        found = json.loads(content)
+        folders = tuple((str(target), bool(overwrite)) for target, overwrite in found["folders"])
+        if (
+            found["format"] == _FORMAT
+            and found["xid"] == xid
+            and _STAGING.fullmatch(found["staging"])
+            and all(is_name(target) for target, _ in folders)
+        ):
+            return Manifest(xid, found["staging"], folders)
+    except (KeyError, TypeError, ValueError) as error:
+        raise OperationalError(f"the manifest {xid} is damaged: {described(error)}") from error
+    raise OperationalError(f"the manifest {xid} is a later txpool's, or was written for another branch")
+
+
+def is_name(target: str) -> bool:
+    """Whether it is the name of a folder below the place, with slashes."""
+    parts = target.split("/")
+    return target.isprintable() and parts[0] != HIDDEN and not {"", ".", ".."} & {*parts}
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """The place's folders, open."""
+
+    root: int
+    prepared: int
+    staged: int
+
+
+class Place:
+    """One folder in which a datasource publishes. Thread-safe."""
+
+    def __init__(self, name: str, path: str, owners: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.path = Path(path)
+        self.owners = owners
+        self._proven = False
+
+    # -- whose it is ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def open(self) -> Iterator[Hidden]:
+        """Its folders, which are made if they are not there. OperationalError if somebody else may have made them."""
+        try:
+            at = opened(str(self.path.resolve(strict=True)))
+        except FileNotFoundError as error:
+            raise OperationalError(f"{self.name}: the folder {self.path} is not there. Is it mounted?") from error
+        with at as root:
+            owners = self.trusted(os.fstat(root).st_uid)
+            self._make(HIDDEN, root)
+            if not stat.S_ISDIR(os.stat(HIDDEN, dir_fd=root, follow_symlinks=False).st_mode):
+                raise OperationalError(f"{self.name}: {self.path}/{HIDDEN} is no folder, or a link to one: remove it")
+            with opened(HIDDEN, root) as hidden:
+                self._require_ours(hidden, owners)
+                for name in ("prepared", "staged"):
+                    self._make(name, hidden)
+                with opened("prepared", hidden) as prepared, opened("staged", hidden) as staged:
+                    self._require_ours(prepared, owners)
+                    self._require_ours(staged, owners)
+                    yield Hidden(root, prepared, staged)
+
+    def _make(self, name: str, within: int) -> None:
+        try:
+            os.mkdir(name, 0o700, dir_fd=within)
+        except FileExistsError:
+            return
+        if os.geteuid() == 0:  # root works for the owner, who is to work here, too
+            above = os.fstat(within)
+            os.chown(name, above.st_uid, above.st_gid, dir_fd=within, follow_symlinks=False)
+        os.fsync(within)
+
+    def trusted(self, owner: int) -> frozenset[int]:
+        """The numbers of the users whose manifests count, if this one owns the folder."""
+        found = {0, owner}
+        for each in self.owners:
+            with suppress(KeyError):
+                found.add(int(each) if each.isdecimal() else pwd.getpwnam(each).pw_uid)
+        return frozenset(found)
+
+    def _require_ours(self, descriptor: int, owners: frozenset[int]) -> None:
+        found = os.fstat(descriptor)
+        if found.st_uid not in owners:
+            raise OperationalError(
+                f"{self.name}: {self.path}/{HIDDEN} is user {found.st_uid}'s, and {self.path} is not, so that what is "
+                "prepared there proves nothing. Nothing was done. Let the folder's owner run this, or write "
+                "prepared.owners = that user"
+            )
+        if found.st_mode & 0o022:
+            raise OperationalError(
+                f"{self.name}: others may write to {self.path}/{HIDDEN}, and could forge what is prepared there. "
+                f"Nothing was done: chmod -R go-w {self.path}/{HIDDEN}"
+            )
+
+    def identity(self) -> str:
+        with self.open():
+            return identity_in(self.path / HIDDEN / "identity")
+
+    def generation(self) -> str:
+        with self.open():
+            return generation_in(self.path / HIDDEN / "generation")
+
+    def require_renames(self, within: int) -> None:
+        """OperationalError if the file system cannot publish a folder in one step."""
+        if not self._proven:
+            missing = why_no_renames(within)
+            if missing:
+                raise OperationalError(
+                    f"{self.name}: the file system of {self.path} cannot publish a folder: {missing}"
+                )
+            self._proven = True
+
+    # -- manifests ------------------------------------------------------------------------------------------------
+
+    def listed(self, hidden: Hidden) -> list[tuple[str, bool]]:
+        """The names of the manifests, and whether each one's owner is ours."""
+        owners, found = self.trusted(os.fstat(hidden.root).st_uid), []
+        with os.scandir(hidden.prepared) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # it has ended since
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((entry.name, stat.S_ISREG(status.st_mode) and status.st_uid in owners))
+        return sorted(found)
+
+    def manifests(self, hidden: Hidden) -> Iterator[Manifest]:
+        """Those that are ours, and can be read."""
+        for xid, ours in self.listed(hidden):
+            if ours and not xid.endswith(".new"):
+                with suppress(FileNotFoundError), _file(xid, hidden.prepared) as file:
+                    yield decode(xid, file.readall())
+
+    def add(self, manifest: Manifest) -> None:
+        """Make it, durably: from then on the branch is prepared. FileExistsError if it is there."""
+        create_file(self.path / HIDDEN / "prepared" / manifest.xid, manifest.encode())
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Nobody else makes a manifest, or sweeps what is staged, within the block."""
+        file = self.path / HIDDEN / "lock"
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with io.FileIO(os.open(file, flags, 0o600), "r+") as lock, _locked(lock, f"{self.name}: {file}"):
+            yield
+
+    @contextmanager
+    def ending(self, xid: str, hidden: Hidden) -> Iterator[Manifest | None]:
+        """The manifest, locked until its branch has ended; None if there is none. OperationalError if it is not ours.
+
+        Two who had both looked would otherwise both exchange, and the old folder would be back.
+        """
+        try:
+            held = _file(xid, hidden.prepared)
+        except FileNotFoundError:
+            yield None
+            return
+        with held as file, _locked(file, f"{self.name}: the manifest {xid}"):
+            status = os.fstat(file.fileno())
+            if not status.st_nlink:
+                yield None  # another has ended it
+                return
+            if status.st_uid not in self.trusted(os.fstat(hidden.root).st_uid):
+                raise OperationalError(
+                    f"the manifest {xid} is user {status.st_uid}'s, who may have forged it: it is left as it is"
+                )
+            yield decode(xid, file.readall())
+
+
+def _file(name: str, within: int) -> io.FileIO:
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return io.FileIO(os.open(name, flags, dir_fd=within), "r+")
+
+
+@contextmanager
+def _locked(file: io.FileIO, shown: str) -> Iterator[None]:
+    _held.add(file)
+    try:
+        _take(file, shown)
+        yield
+    finally:
+        _held.discard(file)
+        fcntl.flock(file, fcntl.LOCK_UN)  # also for a child that was forked meanwhile
+
+
+def _take(file: io.FileIO, shown: str) -> None:
+    deadline = time.monotonic() + WAIT
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise OperationalError(f"{shown} has been held by another process for {WAIT:g} s") from None
+            time.sleep(_PAUSE)

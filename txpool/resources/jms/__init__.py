@@ -1,0 +1,1 @@
+"""JMS by JPype: sessions of Artemis whose branches are XAResource's, as JDBC's are."""

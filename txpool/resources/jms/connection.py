@@ -1,0 +1,205 @@
+"""A session of a JMS broker, as branches over JDBC use a connection: its XAResource, and the state of its branch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, described
+from txpool.resources.base import PrepareLocation, Refused
+from txpool.resources.jdbc.dbapi.errors import call
+
+if TYPE_CHECKING:
+    from txpool.resources.jdbc.jvm.jvm import Classes
+    from txpool.resources.messages.tables import Outgoing
+    from txpool.xid import Xid
+
+#: The properties with the id that a session of txpool's gives to a message, and why a message is parked.
+ID: Final = "txpool_id"
+ERROR: Final = "txpool_error"
+_CORE: Final = "org.apache.activemq.artemis.api.core"
+_SLICE: Final = 1.0
+
+
+class JmsConnection:
+    """One connection, and the one XASession on it. Used by one thread at a time."""
+
+    database: Any = None
+    identity = generation = role = ""
+    location: PrepareLocation
+    xid: Xid | None = None
+    java_xid: Any = None
+    #: A branch was begun and has not ended; its START, and its END, was answered.
+    started = start_answered = xa_ended = False
+    #: A call for its branch has failed: so it votes to roll back.
+    failed: BaseException | None = None
+    autocommit = True
+    broken = False
+    # What only connections of databases can be.
+    begun = in_transaction = ended_unseen = may_have_committed = holds_branch = False
+
+    def __init__(self, name: str, classes: Classes, connection: Any) -> None:
+        self.name, self.classes, self._connection = name, classes, connection
+        self.session = call(connection.createXASession)
+        self.xa = call(self.session.getXAResource)
+        self.core = call(self.session.getCoreSession)
+        call(connection.start)
+
+    @property
+    def lost(self) -> bool:
+        return self.broken or bool(call(self.core.isClosed))
+
+    def __del__(self) -> None:
+        self.drop()
+
+    def drop(self) -> None:
+        """Close it: a branch that is not prepared rolls back, and its messages can be received again."""
+        self.broken = True
+        opened, self._connection = getattr(self, "_connection", None), None
+        if opened is not None:
+            with suppress(Exception):
+                call(opened.close)
+
+    abort = drop
+
+    def ping(self, timeout: float | None = None) -> None:
+        call(self.core.addressQuery, self._simple("txpool"))
+
+    def require_no_failure(self) -> None:
+        """`Refused` if a call for its branch has failed."""
+        if self.failed is not None:
+            raise Refused(f"a call of it had failed: {described(self.failed)}") from self.failed
+
+    def left(self) -> None:
+        """Note that its branch has ended."""
+        self.started = self.start_answered = self.xa_ended = False
+        self.java_xid = self.failed = None
+
+    # -- queues -------------------------------------------------------------------------------------------------
+
+    def _simple(self, text: str) -> Any:
+        return call(self.classes.load(f"{_CORE}.SimpleString").of, text)
+
+    def exists(self, queue: str) -> bool:
+        """Whether there is such a queue. ConfigurationError if it would lose messages that a decision has sent."""
+        found = call(self.core.queueQuery, self._simple(queue.rpartition("::")[2]))
+        if not found.isExists():
+            return False
+        lossy = {"is auto-deleted": found.isAutoDelete(), "purges without consumers": found.isPurgeOnNoConsumers()}
+        for problem, has in (lossy | {"is not durable": not found.isDurable()}).items():
+            if has:
+                raise ConfigurationError(
+                    f"datasource {self.name}: the queue {queue} {problem}: a broker that is killed would lose what is "
+                    "prepared there, and call it committed. Nothing was done. Configure the queue in broker.xml"
+                )
+        return True
+
+    def queue(self, name: str) -> Any:
+        """The queue, as JMS has it. ConfigurationError if there is none, or if it would lose messages."""
+        if not self.exists(name):
+            raise ConfigurationError(
+                f"datasource {self.name}: the broker has no queue {name}, and nothing was done: configure it in "
+                "broker.xml, since one that the broker makes by itself is deleted by itself"
+            )
+        return call(self.session.createQueue, name)
+
+    def topic(self, name: str) -> Any:
+        """The topic, as JMS has it. ConfigurationError if there is none, or if a queue of it would lose messages."""
+        found = call(self.core.addressQuery, self._simple(name))
+        if not found.isExists():
+            raise ConfigurationError(
+                f"datasource {self.name}: the broker has no address {name}, and nothing was done: configure it in "
+                "broker.xml, with a queue for each who subscribes"
+            )
+        for each in found.getQueueNames():
+            self.exists(str(each))
+        return call(self.session.createTopic, name)
+
+    def create_queue(self, name: str) -> None:
+        """Create the queue, if it is not there, so that the broker never deletes it by itself."""
+        if self.exists(name):
+            return
+        made = call(self.classes.load(f"{_CORE}.QueueConfiguration").of, name)
+        made.setRoutingType(self.classes.load(f"{_CORE}.RoutingType").ANYCAST)
+        made.setDurable(True).setAutoDelete(False)
+        try:
+            call(self.core.createQueue, made)
+        except Exception:
+            if not self.exists(name):  # else another process has created it
+                raise
+
+    def count(self, queue: str) -> int:
+        return int(call(self.core.queueQuery, self._simple(queue)).getMessageCount())
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    def message(self, sent: Outgoing) -> Any:
+        """A message of JMS's."""
+        if sent.body is None:
+            made = call(self.session.createMessage)
+        else:
+            from jpype import JArray, JByte
+
+            made = call(self.session.createBytesMessage)
+            call(made.writeBytes, JArray(JByte)(sent.body))
+        for name, value in {**sent.headers, ID: sent.id}.items():
+            call(made.setStringProperty, name, value)
+        return made
+
+    def send(self, destination: Any, message: Any, *, delay: float = 0, live: float = 0) -> None:
+        """Send it, in the branch that is open; without one it is there at once. `live` is in seconds, 0 for ever."""
+        producer = call(self.session.createProducer, destination)
+        try:
+            call(producer.setDeliveryDelay, int(delay * 1000))
+            call(producer.setTimeToLive, int(live * 1000))
+            call(producer.send, message)
+        finally:
+            call(producer.close)
+
+    @contextmanager
+    def receiving(self, queue: Any, selector: str | None = None) -> Iterator[Any]:
+        """A consumer, which has taken nothing but what was received once it is closed."""
+        consumer = call(self.session.createConsumer, queue, selector)
+        try:
+            yield consumer
+        finally:
+            call(consumer.close)
+
+    def browse(self, queue: Any, selector: str | None = None) -> Iterator[Any]:
+        """The messages that can be received now, which stay."""
+        browser = call(self.session.createBrowser, queue, selector)
+        try:
+            found = call(browser.getEnumeration)
+            while call(found.hasMoreElements):
+                yield call(found.nextElement)
+        finally:
+            call(browser.close)
+
+
+def receive(consumer: Any, timeout: float) -> Any:
+    """The next message; None if there is none in so many seconds, of which it waits one at most."""
+    wait = int(min(timeout, _SLICE) * 1000)
+    return call(consumer.receive, wait) if wait > 0 else call(consumer.receiveNoWait)
+
+
+def body_of(message: Any, name: str) -> bytes | None:
+    """A message's body. NotSupportedError for a kind that has neither text nor bytes."""
+    kinds = {str(each.getSimpleName()) for each in message.getClass().getInterfaces()}
+    if "TextMessage" in kinds:
+        text = call(message.getText)
+        return None if text is None else str(text).encode("utf-8", "surrogateescape")
+    if "BytesMessage" in kinds:
+        from jpype import JArray, JByte
+
+        size = int(call(message.getBodyLength))
+        data = JArray(JByte)(size)
+        if size and int(call(message.readBytes, data)) != size:
+            raise OperationalError(f"{name}: the body of a message could not be read. It stays in its queue")
+        return bytes(memoryview(data).cast("B")) if size else b""
+    if kinds & {"MapMessage", "ObjectMessage", "StreamMessage"}:
+        raise NotSupportedError(
+            f"{name}: a message is {' '.join(sorted(kinds))}, and only bytes and texts are received. It stays in its "
+            "queue, until the broker takes it for a dead letter"
+        )
+    return None

@@ -1,0 +1,103 @@
+"""The resource manager of JMS: `driver = jms`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from txpool.findings.finding import Finding, failure, ok, warning
+from txpool.resources.base import BegunBy
+from txpool.resources.manager import ResourceManager
+
+if TYPE_CHECKING:
+    from txpool.config.settings import DataSourceSettings
+    from txpool.datasource.source import Source
+    from txpool.resources.jms.branch import JmsBranch, JmsRecovery, JmsWork
+    from txpool.resources.jms.driver import JmsDriver
+
+#: The value of prepared.owners that says so.
+_ANY = "any"
+_drivers: WeakKeyDictionary[Any, JmsDriver] = WeakKeyDictionary()
+
+
+class Jms(ResourceManager):
+    """Queues and topics of Artemis, by its JMS client."""
+
+    driver = "jms"
+    database = "JMS"
+    schemes = ("tcp://",)
+    url_example = "tcp://broker:61616"
+    requirement = "txpool[jms]"
+    names_early = True
+    instead_of_connecting = "it is a queue, and txpool.session() sends and receives there"
+    session = "txpool.messages.jms:JmsSession"
+
+    def check(self, settings: DataSourceSettings) -> None:
+        values = settings.properties
+        if ("queue" in values) == ("topic" in values):
+            raise values.error("queue", "or topic is to be given, and not both: write queue = orders")
+        if not settings.jdbc_classpath:
+            raise values.error("jdbc.classpath", "is missing: name the jars of Artemis's JMS client there")
+
+    def begin(self, source: Source, transaction: BegunBy, timeout: float | None) -> tuple[JmsWork, JmsBranch]:
+        from txpool.resources.jms.branch import JmsBranch, JmsWork
+
+        driver = self.sessions(source)
+        raw = driver.take()
+        return JmsWork(raw), JmsBranch(source.name, driver, raw, transaction.deadlines)
+
+    def sessions(self, source: Source) -> JmsDriver:
+        """Its sessions: the same each time, until it is closed."""
+        found = _drivers.get(source)
+        if found is None:
+            from txpool.resources.jms.driver import JmsDriver
+
+            made = JmsDriver(source.settings)
+            found = _drivers.setdefault(source, made)
+            if found is made:
+                source.when_closed += [lambda: _drivers.pop(source, None), made.close_idle]
+        return found
+
+    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> JmsRecovery:
+        from txpool.resources.jms.branch import JmsRecovery
+        from txpool.resources.jms.driver import JmsDriver
+
+        return JmsRecovery(JmsDriver(settings, recovery=True), trusted=_ANY in settings.prepared_owners)
+
+    def workload(self, source: Source) -> Any:
+        from txpool.resources.jms.workload import QueueWork
+
+        return QueueWork(self.sessions(source), source.settings.queue or "")
+
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
+        from txpool.resources.jms.driver import JmsDriver, why_no_answer
+
+        driver = JmsDriver(settings, recovery=True)
+        try:
+            raw = driver.connect(timeout)
+        except Exception as error:
+            yield failure("connection", why_no_answer(settings.name, error))
+            return
+        try:
+            if settings.queue is not None:
+                raw.queue(settings.queue)
+            else:
+                raw.topic(settings.topic)
+            count = len(raw.database.listed(raw))
+        except Exception as error:
+            yield failure("queue", str(error))
+            return
+        finally:
+            raw.drop()
+        yield ok("connection", f"{settings.name} answers, and keeps what is prepared; {count} branches are there")
+        if _ANY not in settings.prepared_owners:
+            yield warning(
+                "owners",
+                "the broker does not tell who has begun a branch",
+                "recovery commits what is decided, and leaves the rest prepared: its messages stay hidden",
+                f"if all who can connect are trusted, write prepared.owners = {_ANY}",
+            )
+
+
+MANAGER = Jms()

@@ -1,0 +1,95 @@
+"""What is sent to Kafka: messages, the partitions that they go to, and the batches in which they travel."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from kafka.partitioner.default import murmur2
+from kafka.record.memory_records import MemoryRecordsBuilder
+
+from txpool.resources.messages.tables import Outgoing
+
+#: The header with the id that a session of txpool's gives to a message.
+ID_HEADER = "txpool-id"
+#: How long one batch of messages may be, in bytes: the broker's own limit is a little more.
+_BATCH = 900_000
+#: For how many seconds the number of a topic's partitions is taken to be the same.
+_PARTS_FOR = 60.0
+
+
+class Producer(NamedTuple):
+    """Who has begun a transaction: what ends it needs nothing else."""
+
+    transactional_id: str
+    id: int
+    epoch: int
+
+
+class Record(NamedTuple):
+    """A message as it is sent."""
+
+    topic: str
+    part: int
+    key: bytes | None
+    body: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
+class Topics:
+    """Makes messages into records of one cluster's topics. `count` tells how many partitions a topic has."""
+
+    def __init__(self, count: Callable[[str], int]) -> None:
+        self._count = count
+        self._counts: dict[str, tuple[int, float]] = {}
+        self._rounds = itertools.count()
+
+    def record(self, topic: str, sent: Outgoing) -> Record:
+        """The record of a message; a key's partition is the one that Java's client chooses, too."""
+        key = None if sent.key is None else sent.key.encode("utf-8", "surrogateescape")
+        chosen = next(self._rounds) if key is None else murmur2(key) & 0x7FFFFFFF
+        headers = [(name, value.encode("utf-8", "surrogateescape")) for name, value in sent.headers.items()]
+        headers.append((ID_HEADER, sent.id.encode()))
+        return Record(topic, chosen % self._parts(topic), key, sent.body, headers)
+
+    def _parts(self, topic: str) -> int:
+        count, at = self._counts.get(topic, (0, 0.0))
+        if not count or time.monotonic() - at > _PARTS_FOR:
+            count = self._count(topic)
+            self._counts[topic] = count, time.monotonic()
+        return count
+
+
+def batches_of(producer: Producer, records: Iterable[Record]) -> dict[tuple[str, int], list[bytes]]:
+    """The records as batches, by topic and partition, with the sequence numbers by which a broker knows them again."""
+    found: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+    building: dict[tuple[str, int], tuple[Any, int]] = {}
+    now = int(time.time() * 1000)
+    for topic, part, key, body, headers in records:
+        place = topic, part
+        builder, sequence = building.get(place, (None, 0))
+        if builder is None or builder.append(now, key, body, headers) is None:
+            if builder is not None:
+                found[place].append(_closed(builder))
+            builder = MemoryRecordsBuilder(
+                2,
+                0,
+                _BATCH,
+                transactional=True,
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                base_sequence=sequence,
+            )
+            builder.append(now, key, body, headers)
+        building[place] = builder, sequence + 1
+    for place, (builder, _) in building.items():
+        found[place].append(_closed(builder))
+    return dict(found)
+
+
+def _closed(builder: Any) -> bytes:
+    builder.close()
+    return bytes(builder.buffer())

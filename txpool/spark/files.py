@@ -1,0 +1,69 @@
+"""write_files(): Spark's own writer writes into a staged folder, which appears when the transaction commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Literal
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql.functions import count, lit
+
+from txpool.datasource import Source
+from txpool.errors import NotSupportedError, OperationalError
+from txpool.files import folder
+from txpool.spark.commit.session import context_of
+from txpool.tm.ambient import current
+from txpool.tm.demarcation.block import transaction
+
+
+def write_files(
+    df: DataFrame,
+    datasource: str | Path | Source,
+    name: str,
+    format: str = "parquet",  # noqa: A002 - as Spark calls it
+    mode: Literal["error", "overwrite"] = "error",
+    *,
+    partition_by: Sequence[str] = (),
+    **options: str | int | float | bool,
+) -> None:
+    """Write a DataFrame into a folder of files, as a part of the ambient transaction or in one of its own.
+
+    Spark's own writer does it, so `format` is any of its formats that write files, and `options` are the writer's. The
+    folder appears under this name when the transaction commits, whole. `overwrite` replaces a folder that is there;
+    `error` raises. Every executor must have the datasource's folder under the same path. Call it in the thread that
+    began the transaction. Errors: as `txpool.folder`; Spark's own if a task failed for good; OperationalError if not
+    all rows have arrived in the folder. After an error the transaction rolls back.
+    """
+    context = context_of(df, "write_files()")
+    if mode not in ("error", "overwrite"):
+        raise NotSupportedError(
+            f"write_files() cannot {mode} to {name}, and nothing was done: files that come one by one are seen one by "
+            "one. Write a folder of its own for each load, with mode='error' or 'overwrite'"
+        )
+    with transaction() if current() is None else nullcontext():
+        staged = folder(datasource, name, overwrite=mode == "overwrite")
+        try:
+            observed, path = Observation(), f"file://{staged.path}"
+            writer = df.observe(observed, count(lit(1)).alias("rows")).write.format(format).options(**options)
+            # The folder is there, and empty: Spark would remove it to overwrite it.
+            writer.mode("append").partitionBy(*partition_by).save(path)
+            if not str(context.master).startswith("local"):
+                reader = df.sparkSession.read.format(format).options(**options).schema(df.schema)
+                _require_all(reader.load(path), path, observed.get["rows"])
+        except BaseException as error:
+            ambient = current()
+            if ambient is not None and not ambient.ended:
+                ambient.set_rollback_only(error)  # also if the caller goes on
+            raise
+
+
+def _require_all(rows: DataFrame, path: str, written: int) -> None:
+    """OperationalError if executors have written onto disks of their own: Spark reports success then."""
+    found = rows.count()
+    if found < written:
+        raise OperationalError(
+            f"tasks have written {written} rows, and {found} are in {path}: every executor must have that folder under "
+            "this path, as a mount of one file system. Nothing was published, and the transaction rolls back"
+        )

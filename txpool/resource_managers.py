@@ -38,6 +38,8 @@ _used: dict[str, RegisteredManager] = {}
 QUEUE = "sql-queue"
 #: The driver of folders of files.
 FILES = "files"
+#: The driver of Iceberg tables whose catalog is in a datasource.
+ICEBERG = "iceberg"
 #: txpool's own, as in pyproject.toml. They are listed here as well, since a zip for Spark's executors has no metadata.
 BUILT_IN = {
     "psycopg": "txpool.resources.postgresql.manager:MANAGER",
@@ -50,6 +52,7 @@ BUILT_IN = {
     "jms": "txpool.resources.jms.manager:MANAGER",
     QUEUE: "txpool.resources.messages.manager:MANAGER",
     FILES: "txpool.resources.files.manager:MANAGER",
+    ICEBERG: "txpool.resources.iceberg.manager:MANAGER",
 }
 
 

@@ -90,6 +90,8 @@ class ResourceManager(ABC):
     outbox: str | None = None
     #: `module:Class` of the MessageTables; None if it has no queues, and no positions of consumers.
     messages: str | None = None
+    #: `module:Class` of the LakeTables; None if it cannot have the catalog of a lake.
+    lake: str | None = None
     #: `module:Class` of the session that sends and receives messages; None if it has no messages.
     session: str | None = None
 

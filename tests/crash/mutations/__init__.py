@@ -19,6 +19,7 @@ from tests.crash.mutations import (
     claims,
     coordinator,
     files,
+    lake,
     log,
     mysql,
     overdue,
@@ -43,6 +44,7 @@ MUTATIONS = (
     *log.MUTATIONS,
     *mysql.MUTATIONS,
     *files.MUTATIONS,
+    *lake.MUTATIONS,
 )
 _for_good = ExitStack()
 

@@ -25,6 +25,7 @@ DATASOURCES = {
     "orders-kafka": "xa",
     "orders-jms": "xa",
     "exports": "xa",
+    "warehouse": "xa",
 }
 SESSIONS = {"orders-in", "orders-kafka", "orders-jms"}
 #: What another key stands in the place of.

@@ -111,7 +111,7 @@ def test_an_unknown_one_is_refused_with_those_that_there_are(install: Install) -
     install(another="a.package:MANAGER")
     with pytest.raises(
         ConfigurationError,
-        match="psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or kafka or jms or sql-queue or files or",
+        match="psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or kafka or jms or sql-queue or files or iceberg or",
     ):
         DataSourceSettings.load(name="a", driver="oracle", url="oracle://a/b")
 
@@ -139,6 +139,7 @@ def test_a_damaged_package_changes_nothing_for_others(install: Install, value: s
         "JMS",
         "queues",
         "a folder of files",
+        "Iceberg",
     ]
 
 
@@ -181,6 +182,7 @@ def test_a_url_alone_is_no_use_of_a_package(install: Install) -> None:
         "jms",
         "sql-queue",
         "files",
+        "iceberg",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txpool.config.keys.jdbc import JDBC_KEYS
 from txpool.config.keys.key import NO_VALUE, POSITIVE, Key
+from txpool.config.keys.lake import LAKE_KEYS
 from txpool.config.keys.messages import MESSAGE_KEYS
 from txpool.config.secrets import FUNCTION
 from txpool.resource_managers import DRIVERS
@@ -188,6 +189,7 @@ DATASOURCE_KEYS = (
     ),
     *MESSAGE_KEYS,
     Key("folder", "file", None, "The folder of driver = files: what is published appears below it."),
+    *LAKE_KEYS,
     Key(
         "xa.evidence",
         "choice",

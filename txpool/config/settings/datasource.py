@@ -17,8 +17,11 @@ from txpool.config.settings.credentials import Credentials, CredentialsFunction
 from txpool.config.settings.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
 from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.errors import ConfigurationError
-from txpool.resource_managers import DRIVERS, FILES, QUEUE, RegisteredManager, find_resource_manager, names_code
+from txpool.resource_managers import DRIVERS, FILES, ICEBERG, QUEUE, RegisteredManager, find_resource_manager, names_code
 from txpool.sql.characteristics import Characteristics
+
+#: Drivers whose place is told by a key of theirs, and that key's field.
+_PLACES = {QUEUE: "queue_datasource", FILES: "folder", ICEBERG: "warehouse"}
 
 
 def variables_prefix(name: str) -> str:
@@ -81,6 +84,8 @@ class DataSourceSettings:
     queue: str | None
     queue_datasource: Path | None
     queue_ordered: bool
+    catalog: Path | None
+    warehouse: Path | None
     parking: str | None
     parking_after: int
     folder: Path | None
@@ -141,10 +146,8 @@ class DataSourceSettings:
             fields["driver"] = jdbc.DRIVER
         if fields["driver"] == jdbc.DRIVER and fields["url"] is None:
             fields["url"] = f"jdbc:{fields['xaDataSourceClassName'] or ''}"  # its setters say where the database is
-        if fields["driver"] == QUEUE and fields["url"] is None:
-            fields["url"] = f"{QUEUE}:{fields['queue_datasource'] or ''}"
-        if fields["driver"] == FILES and fields["url"] is None:
-            fields["url"] = f"{FILES}:{fields['folder'] or ''}"
+        if fields["url"] is None and fields["driver"] in _PLACES:
+            fields["url"] = f"{fields['driver']}:{fields[_PLACES[fields['driver']]] or ''}"
         passed = {key.removeprefix("driver."): values.plain(key) for key in values if key.startswith("driver.")}
         source = function or fields["credentials"]
         issuer = None if source is None else Credentials(name, source)

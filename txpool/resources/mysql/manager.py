@@ -59,6 +59,7 @@ class MySQL(Database):
     lock_holders = "txpool.resources.mysql.branches.lock_holders:MySQLLockHolders"
     outbox = "txpool.resources.mysql.tables.outbox:MySQLOutbox"
     messages = "txpool.resources.mysql.tables.messages:MySQLMessages"
+    lake = "txpool.resources.mysql.tables.lake:MySQLLake"
 
     def url_parameters(self) -> Collection[str]:
         from txpool.resources.mysql.session.address import OF_A_LOG, PARAMETERS

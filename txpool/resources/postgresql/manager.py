@@ -89,6 +89,7 @@ class PostgreSQL(Database):
     lock_holders = "txpool.resources.postgresql.branches.lock_holders:PostgreSQLLockHolders"
     outbox = "txpool.resources.postgresql.tables.outbox:PostgreSQLOutbox"
     messages = "txpool.resources.postgresql.tables.messages:PostgreSQLMessages"
+    lake = "txpool.resources.postgresql.tables.lake:PostgreSQLLake"
     writes_rows = True
     waits_in_loop = True
 

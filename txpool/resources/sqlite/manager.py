@@ -38,6 +38,7 @@ class SQLite(Database):
     sqlalchemy = SQLAlchemyPart("sqlite+pysqlite://")
     outbox = "txpool.resources.sqlite.outbox:SQLiteOutbox"
     messages = "txpool.resources.sqlite.messages:SQLiteMessages"
+    lake = "txpool.resources.sqlite.lake:SQLiteLake"
 
     def check(self, settings: DataSourceSettings) -> None:
         values = settings.properties

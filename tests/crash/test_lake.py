@@ -1,0 +1,234 @@
+"""A process that writes Iceberg tables is killed: all of its tables and databases change, or none, and no file is left.
+
+Killed at 3 of the named points and at 2 random moments by default, chosen by a seed (TXPOOL_CRASH_SEED); with
+TXPOOL_CRASH_FULL=1 at each point, and 40 times. The tables are read by pyiceberg alone, in a process that does not know
+txpool.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import txpool
+import txpool.lake
+from recovery.manager import RecoveryManager
+from tests.crash.evidence import SEED
+from tests.support import preloaded
+from txpool.datasource import registry
+
+pytestmark = pytest.mark.slow
+
+FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
+RANDOM_KILLS = 40 if FULL else 2
+#: Whether the transaction commits if it is killed there.
+POINTS = {
+    "lake.journal": False,
+    "lake.file": False,
+    "lake.file@3": False,
+    "lake.written": False,
+    "lake.swapped": False,
+    "coordinator.begin": False,
+    "coordinator.preparing": False,
+    "coordinator.prepared": False,
+    "log.record": False,
+    "log.recorded": True,
+    "coordinator.decided": True,
+    "coordinator.one-committed": True,
+    "coordinator.committed": True,
+    "lake.ended": True,
+}
+#: Of those, the ones that a catalog in a marked file reaches, beside a database that prepares.
+MARKED = {
+    "lake.file@3": False,
+    "lake.swapped": False,
+    "coordinator.prepared": False,
+    "marked.commit": False,
+    "marked.committed": True,
+    "lake.ended": True,
+}
+
+WRITER = """
+import sys
+import pyarrow as pa
+import txpool, txpool.lake
+txpool.configure("txpool.properties")
+for number in map(int, sys.argv[1:]):
+    with txpool.transaction():
+        lake = txpool.lake.catalog("wh.properties")
+        for name in ("orders", "lines"):
+            lake.load_table("db." + name).append(pa.table({"id": [number]}))
+        with txpool.connect("two.properties") as two:
+            two.execute("insert into done values (%s)", [number])
+    print(number, flush=True)
+"""
+# pyiceberg alone: what each table holds, and every file that its metadata names.
+READER = """
+import json, sys
+from pyiceberg.table import StaticTable
+found, named = {}, []
+for name, location in json.load(sys.stdin).items():
+    table = StaticTable.from_metadata(location)
+    found[name] = sorted(table.scan().to_arrow()["id"].to_pylist())
+    named += [location, *(each.metadata_file for each in table.metadata.metadata_log)]
+    for snapshot in table.snapshots():
+        named.append(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            named.append(manifest.manifest_path)
+            named += [each.data_file.file_path for each in manifest.fetch_manifest_entry(table.io)]
+assert "txpool" not in sys.modules
+print(json.dumps([found, sorted(set(named))]))
+"""
+
+
+class Site:
+    """A warehouse, its catalog in `one` or in a marked file, and a table in `two`."""
+
+    def __init__(self, folder: Path, databases: Any, *, marked: bool) -> None:
+        self.folder, self._databases, self.marked = folder, databases, marked
+        (folder / "wh").mkdir()
+        catalog = f"driver = sqlite3\nmode = cmr\nurl = sqlite:///{folder}/one.db\n" if marked else self._at("one")
+        files = {
+            "one": f"name = one\n{catalog}",
+            "two": f"name = two\n{self._at('two')}",
+            "wh": "name = wh\ndriver = iceberg\ncatalog = one.properties\nwarehouse = wh\n",
+            "txpool": "node.name = tests\nlog.url = sqlite:///log\nlog.create = true\n",
+            "recovery": "node.name = tests\nlog.url = sqlite:///log\nrecovery.backoff = 0\n"
+            "datasources = one.properties, two.properties, wh.properties\n",
+        }
+        for name, text in files.items():
+            path = folder / f"{name}.properties"
+            path.write_text(text)
+            path.chmod(0o600)
+        if marked:
+            (folder / "one.db").touch()
+        txpool.configure("txpool.properties")
+        source = txpool.DataSource.from_properties("one.properties")
+        if marked:
+            source.xids_table().create()
+        with psycopg.connect(databases.dsn("two"), autocommit=True) as connection:
+            connection.execute("create table done (id integer)")
+        self.make_tables()
+
+    def _at(self, database: str) -> str:
+        password = self._databases.server.password
+        secret = f"password = {password}\n" if password else ""
+        return f"driver = psycopg\nurl = {self._databases.url(database)}\n{secret}"
+
+    def make_tables(self) -> None:
+        import pyarrow as pa
+
+        with txpool.transaction():
+            lake = txpool.lake.catalog("wh.properties")
+            lake.create_namespace("db")
+            for name in ("orders", "lines"):
+                lake.create_table(f"db.{name}", pa.schema([("id", pa.int64())]))
+
+    def write(self, *numbers: int, failpoints: str = "") -> preloaded.Process:
+        environment = os.environ | {"TXPOOL_FAILPOINTS": failpoints}
+        return preloaded.start("-c", WRITER, *map(str, numbers), cwd=self.folder, env=environment)
+
+    def recover(self) -> None:
+        manager = RecoveryManager("recovery.properties")
+        for _ in range(60):
+            report = manager.scan()
+            if not self.rows() and not list(self.folder.glob("wh/_txpool/*.journal")):
+                return
+            time.sleep(0.5)
+        raise AssertionError(f"not swept: {report}")
+
+    def rows(self) -> int:
+        return int(self._in_catalog("select count(*) from {}lake where gtrid <> ''")[0][0])
+
+    def _in_catalog(self, statement: str) -> list[Any]:
+        if self.marked:
+            import sqlite3
+
+            with sqlite3.connect(self.folder / "one.db", timeout=60) as connection:
+                text = statement.replace("{}lake", "txpool_lake").replace("{}", "")
+                return connection.execute(text).fetchall()
+        with psycopg.connect(self._databases.dsn("one"), autocommit=True) as there:
+            return there.execute(statement.replace("{}", "txpool_spark.")).fetchall()
+
+    def require_whole(self) -> list[int]:
+        """What has been written: the same everywhere; every file that is named is there, and no other."""
+        pointers = dict(self._in_catalog("select table_name, metadata_location from {}iceberg_tables"))
+        read = subprocess.run(
+            [sys.executable, "-c", READER],
+            input=json.dumps(pointers),
+            text=True,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert read.returncode == 0, read.stderr
+        found, named = json.loads(read.stdout)
+        with psycopg.connect(self._databases.dsn("two"), autocommit=True) as connection:
+            done = [number for (number,) in connection.execute("select id from done order by id")]
+        assert found == {"orders": done, "lines": done}
+        files = {str(each) for each in (self.folder / "wh" / "db").rglob("*") if each.is_file()}
+        assert files == set(named)
+        return done
+
+
+@pytest.fixture(params=[False, True], ids=["prepares", "marked"])
+def site(request: pytest.FixtureRequest, databases: Any, tmp_path: Path, monkeypatch: Any) -> Iterator[Site]:
+    monkeypatch.chdir(tmp_path)
+    yield Site(tmp_path, databases, marked=request.param)
+    for each in registry.opened():
+        each.close()
+    txpool.configure()
+
+
+def test_killed_at_every_point(site: Site) -> None:
+    points = [*(MARKED if site.marked else POINTS).items()]
+    expected: list[int] = []
+    if not FULL:
+        points = random.Random(SEED).sample(points, 3)
+    print(f"seed {SEED}")
+    for number, (point, commits) in enumerate(points):
+        name, _, nth = point.partition("@")
+        process = site.write(number, failpoints=f"{name}=kill@{nth or 1}")
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == -9, f"{point} was not reached: {errors[-3000:]}"
+        site.recover()
+        expected += [number] * commits
+        assert site.require_whole() == expected, point
+
+
+def test_a_sweep_that_is_killed_is_gone_on_with(site: Site) -> None:
+    site.write(1, failpoints="lake.swapped=kill").communicate(timeout=120)
+    source = "from recovery.manager import RecoveryManager\nRecoveryManager('recovery.properties').scan()"
+    for nth in (1, 3):
+        environment = os.environ | {"TXPOOL_FAILPOINTS": f"lake.sweeping=kill@{nth}"}
+        swept = preloaded.start("-c", source, cwd=site.folder, env=environment)
+        _, errors = swept.communicate(timeout=120)
+        assert swept.returncode == -9, errors[-3000:]
+    site.recover()
+    assert site.require_whole() == []
+
+
+def test_killed_at_any_moment(site: Site) -> None:
+    chance = random.Random(SEED)
+    print(f"seed {SEED}")
+    number = 0
+    said: list[int] = []
+    for _ in range(RANDOM_KILLS // 2):
+        process = site.write(*range(number, number + 50))
+        number += 50
+        said.append(int(process.stdout.readline()))  # it is at work
+        time.sleep(chance.random() / 2)  # any moment is right
+        process.kill()
+        said += [int(line) for line in process.communicate(timeout=60)[0].split()]
+        site.recover()
+        assert set(said) <= set(site.require_whole())

@@ -1,0 +1,296 @@
+"""Iceberg tables change when the transaction commits, all of them or none; read also by others than txpool."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import StaticTable
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
+
+import txpool
+import txpool.lake
+from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, SCHEMA, Lake, rows
+from txpool.errors import (
+    ConfigurationError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    TransactionRolledBack,
+)
+
+
+def pointers(lake: Lake) -> dict[str, str]:
+    schema = "txpool_spark." if lake.place.kind == "postgresql" else ""
+    return dict(lake.place.sql("orders", f"select table_name, metadata_location from {schema}iceberg_tables"))
+
+
+def test_changes_of_several_tables_are_published_together(lake: Lake) -> None:
+    lake.create("orders", "lines")
+    before = pointers(lake)
+    with txpool.transaction():
+        lake.append("orders", 1, 2)
+        lake.append("lines", 3)
+        lake.append("orders", 4)
+        assert set(lake.catalog.load_table("db.orders").scan().to_arrow()["id"].to_pylist()) == {1, 2, 4}
+        assert pointers(lake) == before
+    for name, ids in {"orders": {1, 2, 4}, "lines": {3}}.items():
+        found = StaticTable.from_metadata(pointers(lake)[name])
+        assert set(found.scan().to_arrow()["id"].to_pylist()) == ids
+        assert [entry.metadata_file for entry in found.metadata.metadata_log] == [before[name]]
+    assert lake.rows() == 0
+    assert not [each for each in lake.files() if each.endswith(".journal")]
+
+
+@IN_POSTGRESQL
+def test_tables_change_with_another_database(lake: Lake) -> None:
+    lake.create("orders")
+    for fails in (True, False):
+        with suppress(ZeroDivisionError), txpool.transaction():
+            lake.append("orders", 1)
+            with lake.place.ledger.connect() as connection:
+                connection.cursor().execute("insert into applied values (1, 'a')")
+            if fails:
+                1 / 0
+        assert lake.ids("orders") == [1] * (not fails)
+        assert lake.place.applied() == ["a"] * (not fails)
+    assert lake.rows() == 0
+
+
+@IN_SQLITE
+def test_what_is_rolled_back_leaves_no_file(lake: Lake) -> None:
+    lake.create("orders")
+    before, files = pointers(lake), lake.files()
+    with pytest.raises(ZeroDivisionError), txpool.transaction():
+        lake.append("orders", 1)
+        lake.catalog.create_table("db.more", SCHEMA).append(rows(1))
+        assert lake.files() != files
+        1 / 0
+    assert (pointers(lake), lake.files(), lake.rows()) == (before, files, 0)
+
+
+def test_every_kind_of_change(lake: Lake) -> None:
+    lake.create("orders")
+    with txpool.transaction():
+        table = lake.catalog.load_table("db.orders")
+        table.append(rows(1, 2, 3))
+        table.delete("id = 2")
+        table.upsert(pa.table({"id": [3, 4], "name": ["three", "four"]}, schema=SCHEMA), join_cols=["id"])
+        with table.update_schema() as schema:
+            schema.add_column("amount", LongType())
+        with table.update_spec() as spec:
+            spec.add_identity("name")
+        table.append(pa.table({"id": [5], "name": ["five"], "amount": [55]}))
+        table.overwrite(pa.table({"id": [6], "name": ["six"], "amount": [66]}), "id = 1")
+    assert lake.ids("orders") == [3, 4, 5, 6]
+    with txpool.transaction():
+        lake.catalog.load_table("db.orders").overwrite(pa.table({"id": [7], "name": ["seven"], "amount": [77]}))
+    assert lake.ids("orders") == [7]
+
+
+@IN_SQLITE
+def test_partitions_and_names(lake: Lake) -> None:
+    lake.create()
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
+    spec = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="name"))
+    with txpool.transaction():
+        lake.catalog.create_table("db.parts", schema, partition_spec=spec).append(rows(1, 2))
+    with txpool.transaction():
+        lake.catalog.load_table("db.parts").dynamic_partition_overwrite(rows(2, 3))
+        with pytest.raises(NotSupportedError, match="in another transaction"):
+            lake.catalog.rename_table("db.parts", "db.renamed")
+    with txpool.transaction():
+        lake.catalog.rename_table("db.parts", "db.renamed")
+    assert lake.ids("renamed") == [1, 2, 3]
+    with txpool.transaction():
+        lake.catalog.drop_table("db.renamed")
+    with txpool.transaction():
+        assert lake.catalog.list_tables("db") == []
+
+
+@IN_SQLITE
+def test_frames_of_pandas_and_polars(lake: Lake) -> None:
+    lake.create("orders")
+    with txpool.transaction():
+        table = lake.catalog.load_table("db.orders")
+        table.append(pd.DataFrame({"id": [1], "name": ["a"]}))
+        table.append(pl.DataFrame({"id": [2], "name": ["b"]}))
+    assert lake.ids("orders") == [1, 2]
+
+
+@IN_SQLITE
+def test_several_catalogs_in_one_transaction(lake: Lake) -> None:
+    other = lake.warehouse("other")
+    lake.create("orders")
+    with txpool.transaction():
+        txpool.lake.catalog(other).create_namespace("db")
+        txpool.lake.catalog(other).create_table("db.orders", SCHEMA).append(rows(9))
+        lake.append("orders", 1)
+    with txpool.transaction():
+        assert txpool.lake.catalog(other).load_table("db.orders").scan().to_arrow()["id"].to_pylist() == [9]
+    assert lake.ids("orders") == [1]
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mariadb"], indirect=True)
+def test_a_conflict_is_tried_again(lake: Lake) -> None:
+    lake.create("orders")
+    both = threading.Barrier(2, timeout=60)
+    attempts = []
+
+    @txpool.transactional(attempts=20)
+    def append(number: int) -> None:
+        lake.append("orders", number)
+        attempts.append(number)
+        if attempts.count(number) == 1:
+            both.wait()
+
+    threads = [threading.Thread(target=append, args=[number]) for number in (1, 2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(120)
+    assert lake.ids("orders") == [1, 2]
+    assert len(attempts) > 2
+    assert lake.rows() == 0
+
+
+@IN_POSTGRESQL
+def test_a_conflict_rolls_back_and_says_so(lake: Lake) -> None:
+    lake.create("orders")
+    with pytest.raises(TransactionRolledBack) as error, txpool.transaction():
+        lake.append("orders", 1)
+        files = lake.files()
+        txpool.transactional("requires_new")(lake.append)("orders", 2)
+    assert "changed by another transaction" in str(error.value.__cause__)
+    assert lake.ids("orders") == [2]
+    assert not [each for each in files & lake.files() if each.endswith(".journal")]
+
+
+@IN_SQLITE
+def test_a_catalog_ends_with_its_transaction(lake: Lake) -> None:
+    lake.create("orders")
+    with txpool.transaction():
+        catalog = lake.catalog
+        table = catalog.load_table("db.orders")
+    files = lake.files()
+    for transaction in (False, True):
+        for work in (
+            lambda: catalog.load_table("db.orders"),
+            lambda: table.append(rows(1)),
+            lambda: catalog.create_table("db.more", SCHEMA),
+            lambda: table.io.new_output(f"{table.location()}/data/a.parquet"),
+        ):
+            with pytest.raises(ProgrammingError, match="has ended, and nothing was done"):
+                if transaction:
+                    with txpool.transaction():
+                        work()
+                else:
+                    work()
+    assert lake.files() == files
+    with pytest.raises(ProgrammingError, match="outside a transaction"):
+        lake.catalog
+
+
+def test_a_savepoint_that_takes_changes_back_rolls_the_whole_back(lake: Lake) -> None:
+    lake.create("orders")
+    files = lake.files()
+    with pytest.raises(TransactionRolledBack) as error, txpool.transaction():
+        lake.append("orders", 1)
+        with lake.place.orders.connect() as connection:
+            cursor = connection.cursor()
+            cursor.execute("savepoint mine")
+            lake.append("orders", 2)
+            cursor.execute("rollback to savepoint mine")
+    assert "savepoint" in str(error.value.__cause__)
+    assert lake.ids("orders") == []
+    assert lake.files() == files
+
+
+@IN_SQLITE
+def test_a_folder_and_a_catalog_are_each_others(lake: Lake) -> None:
+    lake.create("orders")
+    lake.folder.joinpath("elsewhere").mkdir()
+    same_name = lake.folder / "again.properties"
+    same_name.write_text("name = wh\ndriver = iceberg\ncatalog = orders.properties\nwarehouse = elsewhere\n")
+    same_folder = lake.warehouse("third", "wh")
+    for file in (same_name, same_folder):
+        with pytest.raises(ConfigurationError, match="each warehouse has a file"), txpool.transaction():
+            txpool.lake.catalog(file)
+    assert lake.ids("orders") == []
+
+
+@IN_SQLITE
+def test_what_is_outside_or_unsafe_is_refused(lake: Lake, tmp_path: Path) -> None:
+    lake.create("orders")
+    files = lake.files()
+    with txpool.transaction():
+        with pytest.raises(ConfigurationError, match="is not in it"):
+            lake.catalog.create_table("db.out", SCHEMA, location=str(tmp_path / "out"))
+        with pytest.raises(ConfigurationError, match="is not in it"):
+            lake.catalog.create_table("db.out", SCHEMA, location=f"{tmp_path}/wh/../out")
+        with pytest.raises(NotSupportedError, match="run code of others"):
+            lake.catalog.create_table("db.out", SCHEMA, properties={"py-io-impl": "a.B"})
+        table = lake.catalog.load_table("db.orders")
+        with pytest.raises(NotSupportedError, match="delete files before"), table.transaction() as changes:
+            changes.set_properties({"write.metadata.delete-after-commit.enabled": "true"})
+        with pytest.raises(NotSupportedError, match="purge_table"):
+            lake.catalog.purge_table("db.orders")
+        with pytest.raises(NotSupportedError, match="add_files"):
+            table.add_files(["/etc/passwd"])
+    assert not tmp_path.joinpath("out").exists()
+    assert lake.files() >= files
+
+
+@IN_SQLITE
+def test_a_change_that_was_begun_and_not_committed_rolls_back(lake: Lake) -> None:
+    lake.create("orders")
+    files = lake.files()
+    with pytest.raises(TransactionRolledBack) as error, txpool.transaction():
+        lake.catalog.load_table("db.orders").transaction().append(rows(1))
+    assert "commit_transaction()" in str(error.value.__cause__)
+    assert lake.files() == files
+
+
+@IN_SQLITE
+def test_a_change_that_fails_in_part_rolls_the_whole_back(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.create("orders")
+    files = lake.files()
+    from pyiceberg.manifest import ManifestWriter
+
+    def fails(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    with pytest.raises(TransactionRolledBack), txpool.transaction():
+        lake.append("orders", 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(ManifestWriter, "add_entry", fails)
+            patch.setattr(ManifestWriter, "add", fails, raising=False)
+            with pytest.raises(ValueError, match="empty manifest"):
+                lake.append("orders", 2)
+    assert lake.files() == files
+    assert lake.ids("orders") == []
+
+
+@IN_SQLITE
+def test_a_journal_that_cannot_be_begun_leaves_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.create("orders")
+    files = lake.files()
+    from txpool.resources.iceberg.tables import LakeTables
+
+    def fails(*_: object) -> None:
+        raise OperationalError("the row was not written")
+
+    with pytest.raises(TransactionRolledBack), txpool.transaction():
+        with monkeypatch.context() as patch:
+            patch.setattr(LakeTables, "insert", fails)
+            with pytest.raises(OperationalError, match="not written"):
+                lake.append("orders", 1)
+    assert (lake.files(), lake.rows()) == (files, 0)

@@ -1,0 +1,132 @@
+"""What dead transactions have left in a warehouse: recovery removes files only by a key that it has won."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import txpool
+from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, Lake
+from txpool.errors import Error, OperationalError
+from txpool.lake.warehouse import LakeFiles, LakeStaging, Warehouse
+from txpool.lake.work import LakeWork
+
+
+def _ended(lake: Lake, monkeypatch: pytest.MonkeyPatch, *, commit: bool) -> str:
+    """A transaction whose process does nothing after its end, as if it were dead; its gtrid."""
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeWork, "_after", lambda self, status: None)
+        with suppress(ZeroDivisionError), txpool.transaction() as transaction:
+            lake.append("orders", 1)
+            gtrid: str = transaction.gtrid
+            if not commit:
+                1 / 0
+    return gtrid
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_row_tells_whether_files_are_published(lake: Lake, monkeypatch: pytest.MonkeyPatch, commit: bool) -> None:
+    lake.create("orders")
+    before = lake.files()
+    gtrid = _ended(lake, monkeypatch, commit=commit)
+    staging = LakeStaging(lake.source.settings, 1.0)
+    assert [each.gtrid for each in staging.tables()] == [gtrid]
+    for each in staging.tables():
+        staging.drop(each)
+    assert lake.ids("orders") == ([1] if commit else [])
+    assert (lake.files() == before) is (not commit)
+    assert not [each for each in lake.files() if each.endswith(".journal")]
+    assert (lake.rows(), staging.tables()) == (0, [])
+
+
+@IN_POSTGRESQL
+def test_a_transaction_that_is_under_way_keeps_its_files(lake: Lake) -> None:
+    lake.create("orders")
+    with txpool.transaction() as transaction:
+        lake.append("orders", 1)
+        files = lake.files()
+        with pytest.raises(Error):
+            LakeStaging(lake.source.settings, 0.2).drop(LakeFiles(transaction.gtrid, ""))
+        assert lake.files() == files
+    assert lake.ids("orders") == [1]
+
+
+@IN_POSTGRESQL
+def test_who_is_swept_before_its_row_is_written_gives_up(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.create("orders")
+    files = lake.files()
+    real = Warehouse.open_journal
+
+    def swept(self: Warehouse, gtrid: str) -> int:
+        opened = real(self, gtrid)
+        assert self.sweep(gtrid, 5.0)
+        return opened
+
+    monkeypatch.setattr(Warehouse, "open_journal", swept)
+    with pytest.raises(txpool.TransactionRolledBack), txpool.transaction():
+        with pytest.raises(OperationalError, match="recovery has swept"):
+            lake.append("orders", 1)
+    assert (lake.files(), lake.ids("orders"), lake.rows()) == (files, [], 0)
+
+
+@IN_SQLITE
+def test_a_sweep_that_was_killed_is_gone_on_with(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.create("orders")
+    before = lake.files()
+    gtrid = _ended(lake, monkeypatch, commit=False)
+    warehouse = Warehouse(lake.source.settings)
+    assert warehouse._win(gtrid, 5.0)
+    staging = LakeStaging(lake.source.settings, 1.0)
+    for each in staging.tables():
+        staging.drop(each)
+    assert (lake.files(), lake.rows(), staging.tables()) == (before, 0, [])
+
+
+@IN_SQLITE
+def test_a_row_without_its_journal_goes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.create("orders")
+    gtrid = _ended(lake, monkeypatch, commit=True)
+    Warehouse(lake.source.settings).path_of(gtrid).unlink()
+    staging = LakeStaging(lake.source.settings, 1.0)
+    assert [each.row_only for each in staging.tables()] == [True]
+    staging.drop(staging.tables()[0])
+    assert (lake.rows(), lake.ids("orders")) == (0, [1])
+
+
+@IN_SQLITE
+def test_forged_journals_remove_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lake.create("orders")
+    gtrid = _ended(lake, monkeypatch, commit=False)
+    journal = Warehouse(lake.source.settings).path_of(gtrid)
+    outside = tmp_path / "outside"
+    outside.write_text("kept")
+    (tmp_path / "wh" / "link").symlink_to(tmp_path)
+    good = journal.read_text()
+    staging = LakeStaging(lake.source.settings, 1.0)
+    for forged in ('"../outside"\n', f'"{outside}"\n', '"link/outside"\n', '"_txpool/identity"\n'):
+        journal.write_text(good.splitlines()[0] + "\n" + forged)
+        with pytest.raises(Error):
+            staging.drop(staging.tables()[0])
+        assert outside.read_text() == "kept"
+    journal.write_text("something else\n")
+    with pytest.raises(OperationalError, match="is no journal"):
+        staging.drop(staging.tables()[0])
+    (tmp_path / "wh" / "_txpool").chmod(0o777)
+    with pytest.raises(OperationalError, match="others may write there"):
+        staging.tables()
+    (tmp_path / "wh" / "_txpool").chmod(0o700)
+
+
+@IN_SQLITE
+def test_files_are_synced_before_anything_is_prepared(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.create("orders")
+    synced: set[str] = set()
+    monkeypatch.setattr("txpool.lake.work.sync", lambda *paths: synced.update(map(str, paths)))
+    before = lake.files()
+    with txpool.transaction():
+        lake.append("orders", 1)
+    assert {each for each in lake.files() - before if not each.endswith(".journal")} <= synced
+    made = lake.folder / "wh" / "db" / "orders"
+    assert {str(made / "data"), str(made / "metadata"), str(made), str(made.parent), str(made.parent.parent)} <= synced

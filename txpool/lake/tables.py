@@ -1,0 +1,274 @@
+"""pyiceberg's catalog, tables and transactions, as a transaction of txpool's has them.
+
+A change of a table is staged: the pointer's row changes at the transaction's end. All else that is in the catalog's
+tables (names, namespaces, their properties) is changed at once, in the branch of the catalog's datasource.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from pyiceberg.catalog import WAREHOUSE_LOCATION, Catalog, MetastoreCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import CommitTableResponse, Table, Transaction
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.table.update import update_table_metadata
+from sqlalchemy import insert
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from txpool.engine.engine import create_engine
+from txpool.errors import NotSupportedError
+from txpool.lake.files import JournaledFileIO
+from txpool.lake.values import arrow_of
+from txpool.lake.work import LakeWork, StagedPointer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyiceberg.io import FileIO
+    from sqlalchemy import Engine
+
+    from txpool.datasource import DataSource
+    from txpool.datasource.source import Source
+    from txpool.tm import transaction as tm
+
+T = TypeVar("T")
+_engines: WeakKeyDictionary[DataSource, Engine] = WeakKeyDictionary()
+#: Properties of a table that name code, which whoever writes the metadata would have us run.
+_CODE = ("py-io-impl", "write.py-location-provider.impl")
+#: Deletes metadata before the transaction has committed.
+DELETES = "write.metadata.delete-after-commit.enabled"
+
+
+class LakeCatalog(SqlCatalog):
+    """The catalog of a warehouse within one transaction, which `txpool.lake.catalog()` returns.
+
+    It is pyiceberg's SqlCatalog, and refuses what cannot be undone: purge_table, create_table_transaction,
+    register_table.
+    """
+
+    def __init__(self, source: Source, transaction: tm.Transaction) -> None:
+        self._work = LakeWork(source, transaction, self._write_staged)
+        MetastoreCatalog.__init__(self, source.name, **{WAREHOUSE_LOCATION: self._work.warehouse.root})
+        self._schema_version = "v1"
+        self._io = JournaledFileIO(self._work)
+
+    @property
+    def engine(self) -> Engine:  # type: ignore[override]
+        datasource = self._work.warehouse.datasource
+        with self._work.cursor() as cursor:  # refuses to work elsewhere than in the transaction
+            schema = self._work.warehouse.tables.schema(cursor)
+        if datasource not in _engines:
+            _engines[datasource] = create_engine(datasource)
+        return _engines[datasource].execution_options(schema_translate_map={None: schema})
+
+    def _load_file_io(self, properties: Mapping[str, str] = {}, location: str | None = None) -> FileIO:
+        return self._io
+
+    def _write_staged(self, staged: StagedPointer) -> None:
+        self._write_metadata(staged.metadata, self._io, staged.after)
+
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    def create_table(  # noqa: PLR0917 - as pyiceberg has it
+        self,
+        identifier: Any,
+        schema: Any,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Mapping[str, str] = {},
+    ) -> Table:
+        _require_safe(properties, self.name)
+        converted: Any = self._convert_schema_if_needed(schema, int(properties.get("format-version", 2)))  # type: ignore[arg-type]
+        namespace, name = self._named(identifier)
+        if not self.namespace_exists(namespace):
+            raise NoSuchNamespaceError(f"Namespace does not exist: {namespace}")
+        location = self._resolve_table_location(location, namespace, name)
+        self._work.warehouse.inside(location)
+        provider = load_location_provider(location, dict(properties))
+        metadata_location = provider.new_table_metadata_file_location()
+        metadata = new_table_metadata(
+            location=location,
+            schema=converted,
+            partition_spec=partition_spec,
+            sort_order=sort_order,
+            properties=dict(properties),
+        )
+        if self.table_exists(identifier):
+            raise TableAlreadyExistsError(f"Table {namespace}.{name} already exists")
+        self._work.begin_writing()
+        with self._work.whole(f"{namespace}.{name}"):
+            self._write_metadata(metadata, self._io, metadata_location)
+            with Session(self.engine) as session:
+                row = self._create_table_row(namespace, name, metadata_location)
+                try:
+                    session.execute(insert(IcebergTables).values(**row))
+                    session.commit()
+                except IntegrityError as error:
+                    raise TableAlreadyExistsError(f"Table {namespace}.{name} already exists") from error
+            self._work.change()
+        return self.load_table(identifier)
+
+    def load_table(self, identifier: Any) -> Table:
+        namespace, name = self._named(identifier)
+        staged = self._work.staged.get((namespace, name))
+        if staged is None:
+            return super().load_table(identifier)
+        self._work.require()
+        return LakeTable(self._work, (*namespace.split("."), name), staged.metadata, staged.after, self._io, self)
+
+    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
+        location = orm_table.metadata_location
+        if not location:
+            raise NoSuchTableError(f"{orm_table.table_name} has no metadata")
+        metadata = FromInputFile.table_metadata(self._io.new_input(location))
+        _require_safe(metadata.properties, f"{orm_table.table_namespace}.{orm_table.table_name}")
+        identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
+        return LakeTable(self._work, identifier, metadata, location, self._io, self)
+
+    def commit_table(
+        self, table: Table, requirements: tuple[Any, ...], updates: tuple[Any, ...]
+    ) -> CommitTableResponse:
+        current = self.load_table(table.name())
+        for requirement in requirements:
+            requirement.validate(current.metadata)
+        key = self._named(table.name())
+        before = self._work.staged.get(key)
+        # The location of metadata that no pointer has named is not in the log of former metadata.
+        former = current.metadata_location if before is None else None
+        metadata = update_table_metadata(current.metadata, updates, False, former)
+        if metadata == current.metadata:
+            return _response(metadata, current.metadata_location)
+        _require_safe(metadata.properties, ".".join(key), DELETES)
+        self._work.warehouse.inside(metadata.location)
+        self._work.begin_writing()
+        if before is None:
+            provider = load_location_provider(metadata.location, metadata.properties)
+            version = self._parse_metadata_version(current.metadata_location) + 1
+            after = provider.new_table_metadata_file_location(version)
+            staged = StagedPointer(current.metadata_location, after, metadata)
+        else:
+            staged = StagedPointer(before.before, before.after, metadata)
+        self._work.change()
+        self._work.staged[key] = staged
+        return _response(metadata, staged.after)
+
+    def _named(self, identifier: Any) -> tuple[str, str]:
+        return Catalog.namespace_to_string(Catalog.namespace_from(identifier)), Catalog.table_name_from(identifier)
+
+    def drop_table(self, identifier: Any) -> None:
+        self._require_unstaged(identifier)
+        super().drop_table(identifier)
+
+    def rename_table(self, from_identifier: Any, to_identifier: Any) -> Table:
+        self._require_unstaged(from_identifier)
+        return super().rename_table(from_identifier, to_identifier)
+
+    def _require_unstaged(self, identifier: Any) -> None:
+        if self._named(identifier) in self._work.staged:
+            raise NotSupportedError(
+                f"catalog {self.name}: this transaction has changed {'.'.join(self._named(identifier))}, and nothing "
+                "was done: drop or rename it in another transaction"
+            )
+
+    def _refused(self, what: str, instead: str) -> NotSupportedError:
+        return NotSupportedError(f"catalog {self.name} has no {what}, and nothing was done: {instead}")
+
+    def purge_table(self, identifier: Any) -> None:
+        raise self._refused("purge_table()", "drop_table(), and remove its files once that has committed")
+
+    def create_table_transaction(self, *_: Any, **__: Any) -> Any:
+        raise self._refused("create_table_transaction()", "create_table(), and change it in the same transaction")
+
+    def register_table(self, *_: Any, **__: Any) -> Table:
+        raise self._refused("register_table()", "its files may be another catalog's, which removes them")
+
+
+class LakeTable(Table):
+    """A table within one transaction."""
+
+    def __init__(  # noqa: PLR0917
+        self, work: LakeWork, identifier: Any, metadata: TableMetadata, location: str, io: FileIO, catalog: LakeCatalog
+    ) -> None:
+        super().__init__(identifier, metadata, location, io, catalog)
+        self._work = work
+
+    def transaction(self) -> Transaction:
+        self._work.begin_writing()
+        return LakeChanges(self)
+
+
+class LakeChanges(Transaction):
+    """pyiceberg's transaction of one table, which takes frames. If it fails in part, the whole rolls back."""
+
+    _table: LakeTable
+
+    def __init__(self, table: LakeTable) -> None:
+        super().__init__(table)
+        self._files_before = table._work.file_count
+
+    def _arrow(self, frame: Any) -> Any:
+        self._table._work.require()
+        return arrow_of(frame, self.table_metadata.schema(), ".".join(self._table.name()))
+
+    def _stage(self, updates: Any, requirements: Any = ()) -> Transaction:
+        self._table._work.unfinished[id(self)] = ".".join(self._table.name())
+        return super()._stage(updates, requirements)
+
+    def append(self, df: Any, *args: Any, **options: Any) -> None:
+        self._try(super().append, self._arrow(df), *args, **options)
+
+    def overwrite(self, df: Any, *args: Any, **options: Any) -> None:
+        self._try(super().overwrite, self._arrow(df), *args, **options)
+
+    def dynamic_partition_overwrite(self, df: Any, *args: Any, **options: Any) -> None:
+        self._try(super().dynamic_partition_overwrite, self._arrow(df), *args, **options)
+
+    def upsert(self, df: Any, *args: Any, **options: Any) -> Any:
+        return self._try(super().upsert, self._arrow(df), *args, **options)
+
+    def delete(self, *args: Any, **options: Any) -> None:
+        self._try(super().delete, *args, **options)
+
+    def commit_transaction(self) -> Table:
+        try:
+            made: Table = self._try(super().commit_transaction)
+            return made
+        finally:
+            self._table._work.unfinished.pop(id(self), None)
+
+    def __exit__(self, exctype: Any, excinst: BaseException | None, exctb: Any) -> None:
+        if excinst is None:
+            self.commit_transaction()
+            return
+        self._table._work.unfinished.pop(id(self), None)
+        self._table._work.failed(excinst, ".".join(self._table.name()), self._files_before)
+
+    def add_files(self, *_: Any, **__: Any) -> None:
+        raise NotSupportedError(f"{'.'.join(self._table.name())}: add_files() was not done: append() what is in them")
+
+    def _try(self, work: Any, *args: Any, **options: Any) -> Any:
+        with self._table._work.whole(".".join(self._table.name()), since=self._files_before):
+            return work(*args, **options)
+
+
+def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:
+    return CommitTableResponse.model_construct(metadata=metadata, metadata_location=location)
+
+
+def _require_safe(properties: Mapping[str, str], where: str, *more: str) -> None:
+    for key in (*_CODE, *more):
+        if properties.get(key, "false").lower() != "false":
+            raise NotSupportedError(
+                f"{where} has the property {key}, and nothing was done: it would "
+                f"{'delete files before the transaction has committed' if key == DELETES else 'run code of others'}. "
+                "Remove it by a catalog of your own"
+            )

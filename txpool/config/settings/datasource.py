@@ -17,7 +17,15 @@ from txpool.config.settings.credentials import Credentials, CredentialsFunction
 from txpool.config.settings.layers import Options, checked, defaults, file_of, from_code, from_environment, password_of
 from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.errors import ConfigurationError
-from txpool.resource_managers import DRIVERS, FILES, ICEBERG, QUEUE, RegisteredManager, find_resource_manager, names_code
+from txpool.resource_managers import (
+    DRIVERS,
+    FILES,
+    ICEBERG,
+    QUEUE,
+    RegisteredManager,
+    find_resource_manager,
+    names_code,
+)
 from txpool.sql.characteristics import Characteristics
 
 #: Drivers whose place is told by a key of theirs, and that key's field.

@@ -169,8 +169,8 @@ def test_what_it_says_is_heard(outside: Outside) -> None:
     outside.write("three", "driver = oracle\nurl = oracle://a/b")
     refused = outside.run("-m", "txpool", "check", "three.properties")
     assert (
-        "psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or kafka or jms or sql-queue or files or iceberg"
-        " or pg8000" in refused.stdout
+        "psycopg or sqlite3 or pymysql or mysqlclient or jdbc or duckdb or kafka or jms or sql-queue or files or "
+        "iceberg or pg8000" in refused.stdout
     )
     outside.write("four", "driver = pg8000\nmode = cmr\nurl = pg8000://a/b")
     refused = outside.run("-m", "txpool", "check", "four.properties")

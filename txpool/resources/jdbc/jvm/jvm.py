@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from importlib import resources
 from pathlib import Path
@@ -140,8 +140,8 @@ class _Detaching:
         self._detach = java.lang.Thread.detach
         self._pid = _pid
 
-    def __del__(self) -> None:
-        if os.getpid() == self._pid:
+    def __del__(self, current_pid: Callable[[], int] = os.getpid) -> None:
+        if current_pid() == self._pid:  # by its own name: at the program's end `os` may be gone
             self._detach()
 
 

@@ -80,10 +80,12 @@ class Wakings:
         self._told_until = -inf  # first: what is added from here on is delivered by this call, or by the next
         woken = self._woken
         try:
-            for _ in range(len(woken)):
+            for _ in range(min(len(woken), _AT_ONCE)):
                 waiting, number = woken[0]
                 waiting.wake(number, 0)
                 woken.popleft()
+            if woken:  # a flush of the log wakes all that have waited for it
+                loop.call_soon(self._deliver, loop)
         except BaseException as error:
             if isinstance(error, Exception):  # else it was an interrupt, perhaps before that was woken
                 woken.popleft()

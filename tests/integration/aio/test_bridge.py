@@ -135,6 +135,38 @@ def test_many_wait_at_once() -> None:
     asyncio.run(main())
 
 
+def test_many_that_are_woken_at_once_let_the_loop_turn_in_between() -> None:
+    """As by a flush of the log, which all its tasks have waited for."""
+    turns: list[int] = []
+    woken: list[int] = []
+
+    def wait(signals: list[Any]) -> None:
+        signals.append(call().signal())
+        assert signals[-1].acquire()
+        woken.append(len(turns))
+
+    async def main() -> None:
+        signals: list[Any] = []
+        loop = asyncio.get_running_loop()
+
+        def turn() -> None:
+            turns.append(len(turns))
+            if len(woken) < 50:
+                loop.call_soon(turn)
+
+        waits = [asyncio.ensure_future(run(lambda: wait(signals))) for _ in range(50)]
+        while len(signals) < 50:
+            await asyncio.sleep(0)
+        turn()
+        released = threading.Thread(target=lambda: [each.release() for each in signals])
+        released.start()
+        released.join()
+        await asyncio.wait_for(asyncio.gather(*waits), 60)
+
+    asyncio.run(main())
+    assert max(woken.count(each) for each in woken) <= 8
+
+
 def test_a_loop_that_is_closed_during_a_wait_with_a_time() -> None:
     """The call is finished once the collector has found its task."""
     ended: list[bool] = []

@@ -123,10 +123,13 @@ class World:
         found = ambient.ambient_variable.get()
         assert txpool.current() is None, f"{found} is ambient: {where}"
         assert ambient.ambient_variable.get() is None, f"{found} is ambient for who asks no more: {where}"
-        until = time.monotonic() + PATIENCE
+        until, scan_at = time.monotonic() + PATIENCE, 0.0
         while left := self.left():
-            # Locks are let go by a thread; what is prepared, and has a finished mark, is ended by recovery.
-            self._recovery.scan()
+            # Locks are let go by a thread; what is prepared, and has a finished mark, is ended by recovery. Its own
+            # sessions are seen until the server has noticed that they were closed.
+            if time.monotonic() >= scan_at:
+                self._recovery.scan()
+                scan_at = time.monotonic() + 1
             assert time.monotonic() < until, f"left is {left}: {where}"
         there = {bool(self._ask(name, f"select n from t where n = {self.number}")) for name in self._looking}
         if self._last and len(there) == 2:  # nobody knew how its commit has ended

@@ -256,16 +256,17 @@ def test_it_stays_busy(world: OneDatasource, seen: list[Transaction], note: Call
 def test_a_session_that_the_server_has_ended_is_not_attempted_again(
     world: OneDatasource, databases: Databases, branches: int, seen: list[Transaction], note: Callable[[], int]
 ) -> None:
-    """Just behind the former transaction's end, so that nobody asks whether it is alive.
+    """Nobody asks whether it is alive.
 
     The error does not say whose session it was: one outside the transaction may have committed.
     """
     databases.execute("two", "create table t (n integer primary key)")
+    first = world.open(name="first", pool_check_bypass="1h")
     second = world.open(name="two", url=databases.url("two"))
 
     def end_its_session() -> None:
         with transaction():
-            (pid,) = world.datasource.connect().cursor().execute("select pg_backend_pid()").fetchone()
+            (pid,) = first.connect().cursor().execute("select pg_backend_pid()").fetchone()
         databases.rows("two", "select pg_terminate_backend(%s, 5000)", [pid])
 
     @transactional(attempts=2)
@@ -273,7 +274,7 @@ def test_a_session_that_the_server_has_ended_is_not_attempted_again(
         attempt = note()
         if branches == 2:
             second.connect().cursor().execute("insert into t values (%s)", [attempt])
-        world.datasource.connect().cursor().execute("insert into t values (%s)", [attempt])
+        first.connect().cursor().execute("insert into t values (%s)", [attempt])
 
     end_its_session()
     with pytest.raises(psycopg.errors.AdminShutdown):

@@ -1,4 +1,7 @@
-"""Brokers of Debian's that cannot prepare, RabbitMQ and NATS: on free ports, in a folder, stopped by pid."""
+"""Brokers that an outbox's relay delivers to: RabbitMQ and NATS of Debian's, which cannot prepare, and Maven's.
+
+Each is on free ports, in a folder, and stopped by pid.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import nats
 import pika
 from nats.js.api import StreamConfig
 
+from tests.support.jms.broker import Artemis
 from tests.support.kafka.broker import Broker, free_ports
 from tests.support.waiting import until
 
@@ -31,6 +35,8 @@ class OutboxBroker(ABC):
     name: str
     #: Why it cannot be started; empty if it can.
     missing = ""
+    #: Further lines of the file of the outbox's datasource.
+    keys = ""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -170,15 +176,10 @@ class Nats(OutboxBroker):
         return asyncio.run(read())
 
 
-class Kafka(OutboxBroker):
-    """The broker of the other tests of Kafka."""
+class _OfOthers(OutboxBroker):
+    """A broker that other tests use, too."""
 
-    name = "kafka"
-
-    def __init__(self, folder: Path, broker: Broker) -> None:
-        super().__init__(folder)
-        self._broker = broker
-        self.port = broker.port
+    _broker: Broker | Artemis
 
     def _started(self, log: int) -> subprocess.Popen[bytes]:
         raise NotImplementedError
@@ -192,8 +193,37 @@ class Kafka(OutboxBroker):
     def close(self) -> None:
         """It belongs to others."""
 
+
+class Kafka(_OfOthers):
+    """The broker of the other tests of Kafka."""
+
+    name = "kafka"
+
+    def __init__(self, folder: Path, broker: Broker) -> None:
+        super().__init__(folder)
+        self._broker: Broker = broker
+        self.port = broker.port
+
     def create(self, name: str) -> None:
         self._broker.create_topics(name)
 
     def messages(self, name: str, partitions: Sequence[int] = (0,)) -> list[tuple[str, bytes]]:
         return [(dict(each.headers)[ID].decode(), each.value) for each in self._broker.committed(name, partitions)]
+
+
+class Jms(_OfOthers):
+    """The broker of the other tests of JMS."""
+
+    name = "jms"
+
+    def __init__(self, folder: Path, broker: Artemis) -> None:
+        super().__init__(folder)
+        self._broker: Artemis = broker
+        self.port = broker.port
+        self.keys = f"jdbc.classpath = {broker.classpath}\n"
+
+    def create(self, name: str) -> None:
+        self._broker.manage("createQueue", name, name, "ANYCAST")
+
+    def messages(self, name: str) -> list[tuple[str, bytes]]:
+        return self._broker.browsed(name)

@@ -22,7 +22,7 @@ CLASS_KEY: Final = "xaDataSourceClassName"
 #: Keys that only a datasource of this driver has, and that name code to run.
 CODE_KEYS: Final = (CLASS_KEY, "jdbc.driver-class", "jdbc.classpath", "jvm.options")
 KEYS: Final = (*CODE_KEYS, "h2.accept")
-#: The other driver that runs in the JVM, and its keys.
+#: The other driver, and relay, that runs in the JVM, and its keys.
 JMS: Final = "jms"
 JVM_KEYS: Final = ("jdbc.classpath", "jvm.options")
 #: Narayana's: how a file is read, and not which class it is for.

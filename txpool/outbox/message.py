@@ -18,8 +18,11 @@ class Message:
     payload: bytes | str
     #: Which delivery of it this is, from 1.
     attempt: int
+    #: Its place in the trace of the transaction that has sent it, in W3C's form; None if nothing was traced.
+    traceparent: str | None = None
 
     @classmethod
     def of(cls, row: Row, attempt: int) -> Message:
         """Of a row of the table."""
-        return cls(row.id, row.key, row.payload.decode() if row.is_text else row.payload, attempt)
+        payload = row.payload.decode() if row.is_text else row.payload
+        return cls(row.id, row.key, payload, attempt, row.traceparent)

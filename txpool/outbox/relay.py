@@ -146,6 +146,8 @@ class Relay:
     def _call(self, number: int, begun: Row, attempt: int) -> DeliveryOutcome:
         try:
             with transaction() as delivery:
+                if delivery.trace is not None and begun.traceparent is not None:
+                    delivery.trace.link([begun.traceparent])
                 self._hold(number, attempt)
                 self._deliver(Message.of(begun, attempt))
                 alone = self._is_alone(delivery)

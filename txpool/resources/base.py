@@ -278,7 +278,10 @@ def forget_ends(branches: Iterable[Any]) -> None:
 
 
 class OpenBranch(Participant, Branch, Protocol):
-    """A branch of mode xa, from its first statement to its end."""
+    """A branch of mode xa, from its first statement to its end.
+
+    It may also have `listed_in_part`, which is true if it may be listed before all of its work is there.
+    """
 
     @property
     def location(self) -> PrepareLocation:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 LOCKS: Final = 1024
 
 _LOCK = "select number from {locks} where number = ? for update"
-_INSERT = "insert into {table} (id, message_key, payload, is_text) values (?, ?, ?, ?)"
+_INSERT = "insert into {table} (id, message_key, payload, is_text, traceparent) values (?, ?, ?, ?, ?)"
 _WINDOW = "select number, message_key, parked, delivered_by from {table} where number > ? order by number limit ?"
-_READ = "select id, message_key, payload, is_text, attempts, parked, delivered_by from {table} where number = ?"
+_READ = (
+    "select id, message_key, payload, is_text, attempts, parked, delivered_by, traceparent "
+    "from {table} where number = ?"
+)
 _SKIP_LOCKED = " for update skip locked"
 _EXISTS = "select count(*) from {table} where number = ?"
 _AS_BEGUN = "where number = ? and attempts = ? and delivered_by is null"
@@ -63,6 +66,8 @@ class Row:
     parked: bool
     #: The transaction that has delivered it, if that has other branches; else None.
     delivered_by: str | None
+    #: Its place in the trace of the transaction that has sent it; None if nothing was traced.
+    traceparent: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +183,9 @@ class OutboxTable(ABC):
 
     # -- what a transaction sends -------------------------------------------------------------------------------
 
-    def insert(self, cursor: Any, message: str, key: str | None, payload: bytes, *, is_text: bool) -> None:
+    def insert(
+        self, cursor: Any, message: str, key: str | None, payload: bytes, traceparent: str | None, *, is_text: bool
+    ) -> None:
         """Insert a message. It waits for other transactions that have sent under the key, until they have ended."""
         if key is not None and self.locks_rows:
             lock = zlib.crc32(key.encode()) % LOCKS
@@ -186,7 +193,7 @@ class OutboxTable(ABC):
                 raise ProgrammingError(
                     f"the lock {lock} of the outbox is gone, and nothing was sent: run `txpool outbox init` again"
                 )
-        self._execute(cursor, _INSERT, [message, key, payload, int(is_text)])
+        self._execute(cursor, _INSERT, [message, key, payload, int(is_text), traceparent])
 
     def take_lock(self, cursor: Any, number: int) -> bool:
         """Take a lock of keys until the transaction has ended, also if the server restarts; False if it is gone."""
@@ -204,8 +211,8 @@ class OutboxTable(ABC):
         found = self._execute(cursor, _READ + (_SKIP_LOCKED if self.locks_rows else ""), [number]).fetchone()
         if found is None:
             return None
-        message, key, payload, is_text, attempts, parked, delivered_by = found
-        return Row(message, key, bytes(payload), bool(is_text), attempts, bool(parked), delivered_by)
+        message, key, payload, is_text, attempts, parked, delivered_by, traceparent = found
+        return Row(message, key, bytes(payload), bool(is_text), attempts, bool(parked), delivered_by, traceparent)
 
     def exists(self, cursor: Any, number: int) -> bool:
         """Whether a message is there, whoever holds it."""
@@ -269,6 +276,12 @@ class OutboxTable(ABC):
     def spelled(self, statement: str) -> str:
         """The statement as the database gets it."""
         return statement
+
+
+def lacking(table: str, names: Collection[str], *columns: str) -> str:
+    """The statement that adds the first column that a table with these names lacks; empty if it has all, or no name."""
+    lacks = [each for each in columns if each.split()[0] not in names] if names else []
+    return f"alter table {table} add column {lacks[0]}" if lacks else ""
 
 
 # A cached_property would take a lock, which a fork could leave held.

@@ -96,10 +96,11 @@ class Subordinate(Transaction):
                 self.trace.phase(Phase.PREPARE)
             readers.find(checks_of(working, committing=False))
             working = list(filterfalse(readers.__contains__, working))
-            numbers = list(self._enlisted)
+            numbers, whole = list(self._enlisted), self._task(len(working))
             for branch in working:
-                name = branch.datasource
-                branch.name(make_xid(self.gtrid, numbers.index(name), name, task=self._task(len(working))))
+                name, in_part = branch.datasource, getattr(branch, "listed_in_part", False)
+                task = self._task(0) if in_part else whole  # which is never all: no retry adopts it
+                branch.name(make_xid(self.gtrid, numbers.index(name), name, task=task))
             for branch in working:
                 self._require_noted(branch.location)
             for branch in working:

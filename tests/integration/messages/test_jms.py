@@ -43,7 +43,7 @@ class Site:
 
     @property
     def sessions(self) -> JmsDriver:
-        return MANAGER.sessions(self.outward._source)
+        return MANAGER.sessions(self.outward.source)
 
     def sql(self, statement: str) -> list[Any]:
         with closing(sqlite3.connect(self.folder / "orders.db", isolation_level=None, timeout=60)) as connection:

@@ -15,29 +15,31 @@ import pytest
 
 import txpool
 from tests.support import preloaded
-from tests.support.brokers import Kafka, Nats, OutboxBroker, RabbitMQ
+from tests.support.brokers import Jms, Kafka, Nats, OutboxBroker, RabbitMQ
+from tests.support.jms.fixtures import artemis
 from tests.support.kafka.fixtures import kafka
 from tests.support.waiting import SECONDS
 from txpool.outbox import Message, Outbox
 from txpool.process.exit_codes import TxpoolExitCode
 
-__all__ = ["kafka"]
+__all__ = ["artemis", "kafka"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("brokers")]
 
 _numbers = itertools.count()
-#: Kafka's broker restarts, too.
+#: The brokers that are Javas restart, too.
 EVERY = os.environ.get("TXPOOL_TEST_BROKERS") == "all"
-#: A relay that is killed behind the broker's confirmation of some messages, and before their rows go.
+JAVAS = ("kafka", "jms")
+#: A relay that is killed behind the broker's confirmation of some message, and before its row goes.
 _KILLED = """
-import os, random, signal, sys
+import itertools, os, signal, sys
 from txpool.cli import app
 from txpool.outbox import relay
 
-chance = random.Random(sys.argv[1])
+numbers, last = itertools.count(), int(sys.argv[1])
 take_away = relay.Relay._take_away
 
 def killed(*given):
-    if chance.random() < 0.25:
+    if next(numbers) == last:
         os.kill(os.getpid(), signal.SIGKILL)
     take_away(*given)
 
@@ -46,13 +48,15 @@ app(["outbox", "run", "--once", "orders.properties"])
 """
 
 
-@pytest.fixture(scope="module", params=["nats", "rabbitmq", "kafka"])
+@pytest.fixture(scope="module", params=["nats", "rabbitmq", "kafka", "jms"])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutboxBroker]:
     folder = tmp_path_factory.mktemp(request.param)
     require = request.getfixturevalue("require")
     made: OutboxBroker
     if request.param == "kafka":
         made = Kafka(folder, request.getfixturevalue("kafka"))
+    elif request.param == "jms":
+        made = Jms(folder, request.getfixturevalue("artemis"))
     else:
         kind = Nats if request.param == "nats" else RabbitMQ
         require(not kind.missing, kind.missing)
@@ -76,7 +80,8 @@ class Shop:
         keys = {"deliver": self.broker.name, "broker": self.broker.address, "to": self.name, **more}
         lines = [f"outbox.{key} = {value}\n" for key, value in (keys | {"attempts": str(attempts)}).items() if value]
         file = self.folder / "orders.properties"
-        file.write_text("driver = sqlite3\nmode = local\nurl = sqlite:///orders.db\n" + "".join(lines))
+        begin = f"driver = sqlite3\nmode = local\nurl = sqlite:///orders.db\n{self.broker.keys}"
+        file.write_text(begin + "".join(lines))
 
     def send(self, *payloads: str, key: str | None = None) -> list[str]:
         with txpool.transaction():
@@ -110,16 +115,18 @@ def shop(broker: OutboxBroker, tmp_path: Path) -> Iterator[Shop]:
 def test_none_is_lost_and_each_is_applied_once(shop: Shop) -> None:
     seed = os.environ.get("TXPOOL_CRASH_SEED") or str(random.randrange(10**6))
     print("seed", seed)
-    texts = [f"n{number}" for number in range(8)]
+    chance, few = random.Random(seed), shop.broker.name == "jms" and not EVERY  # a JVM for each relay
+    texts = [f"n{number}" for number in range(3 if few else 8)]
     ids = shop.send(*texts, key="k")
     killed = 0
-    for run in range(1000):
-        done = preloaded.run("-c", _KILLED, f"{seed}-{run}", cwd=shop.folder, env=dict(os.environ))
+    while True:
+        last = -1 if few and killed else chance.randrange(len(texts))
+        done = preloaded.run("-c", _KILLED, str(last), cwd=shop.folder, env=dict(os.environ))
         if done.returncode == 0:
             break
         assert done.returncode == -9, done.stderr
         killed += 1
-        if killed == 1 and (EVERY or shop.broker.name != "kafka"):
+        if killed == 1 and (EVERY or shop.broker.name not in JAVAS):
             shop.broker.kill()
             shop.broker.start()
     got = shop.broker.messages(shop.name)
@@ -131,8 +138,8 @@ def test_none_is_lost_and_each_is_applied_once(shop: Shop) -> None:
     assert shop.outbox.state().waiting == 0
 
 
-# Kafka's client looks for a broker for ten seconds.
-@pytest.mark.parametrize("broker", ["nats", "rabbitmq", *(["kafka"] if EVERY else [])], indirect=True)
+# Kafka's client looks for a broker for ten seconds, and for JMS a JVM is started.
+@pytest.mark.parametrize("broker", ["nats", "rabbitmq", *(JAVAS if EVERY else [])], indirect=True)
 def test_an_outage_of_the_broker_is_no_fault_of_a_message(shop: Shop) -> None:
     shop.write(attempts=1, broker="127.0.0.1:9")
     (sent,) = shop.send("one", key="k")
@@ -147,6 +154,7 @@ def test_an_outage_of_the_broker_is_no_fault_of_a_message(shop: Shop) -> None:
     assert shop.broker.messages(shop.name) == [(sent, b"one")]
 
 
+@pytest.mark.parametrize("broker", ["nats", "rabbitmq", "kafka"], indirect=True)  # Artemis refuses none
 def test_what_the_broker_refuses_is_parked(shop: Shop) -> None:
     if shop.broker.name == "rabbitmq":  # by a routing key that leads nowhere
         shop.write(attempts=1, exchange="amq.direct", to="")
@@ -171,6 +179,26 @@ def test_a_session_of_kafkas_has_the_id(shop: Shop) -> None:
         (found,) = session.receive(timeout=SECONDS)
     assert (found.id, found.key, found.text) == (sent, "k", "one")
     session.close()
+
+
+@pytest.mark.parametrize("broker", ["jms"], indirect=True)
+def test_a_session_of_jmss_has_the_id_once_there_is_a_queue(shop: Shop) -> None:
+    """And the key, in a header whose name is one of Java's. A queue that is missing is no fault of the message."""
+    (sent,) = shop.send("one", key="k")
+    shop.write(attempts=1, to="nowhere")
+    assert "the broker has no queue nowhere" in shop.relay(exits=TxpoolExitCode.UNREACHABLE)
+    shop.write(attempts=1)
+    assert "1 delivered" in shop.relay()
+    (shop.folder / "in.properties").write_text(
+        f"driver = jms\nurl = tcp://{shop.broker.address}\nqueue = {shop.name}\n{shop.broker.keys}"
+    )
+    session = txpool.session(shop.folder / "in.properties")
+    txpool.configure(node_name="shop", log_url=f"sqlite:///{shop.folder}/log", log_create=True)
+    with txpool.transaction():
+        (found,) = session.receive(timeout=SECONDS)
+    assert (found.id, dict(found.headers), found.text) == (sent, {"txpool_key": "k"}, "one")
+    session.close()
+    txpool.configure()
 
 
 @pytest.mark.parametrize("broker", ["nats"], indirect=True)

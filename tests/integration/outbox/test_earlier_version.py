@@ -12,12 +12,19 @@ from txpool.resources import outbox as outboxes
 
 #: The statements that the error names, in order.
 ADDS = {
-    "postgresql": ["alter table txpool_spark.outbox add column delivered_by pg_catalog.text;"],
+    "postgresql": [
+        "alter table txpool_spark.outbox add column delivered_by pg_catalog.text;",
+        "alter table txpool_spark.outbox add column traceparent pg_catalog.text;",
+    ],
     "mariadb": [
         "alter table txpool_outbox add column delivered_by varchar(64) character set ascii;",
+        "alter table txpool_outbox add column traceparent varchar(64) character set ascii;",
         "alter table txpool_outbox_locks add column turn bigint not null default 0;",
     ],
-    "sqlite": ["alter table txpool_outbox add column delivered_by text;"],
+    "sqlite": [
+        "alter table txpool_outbox add column delivered_by text;",
+        "alter table txpool_outbox add column traceparent text;",
+    ],
 }
 
 

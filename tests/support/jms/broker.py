@@ -84,15 +84,20 @@ class Artemis:
 
     def bodies(self, queue: str) -> list[str]:
         """What can be received there; it stays."""
+        return [body.decode() for _, body in self.browsed(queue)]
+
+    def browsed(self, queue: str, header: str = "txpool_id") -> list[tuple[str, bytes]]:
+        """As `bodies`, with a header of each."""
         opened = self.connect()
         try:
             session = opened.createSession(False, 1)
             found = session.createBrowser(session.createQueue(queue)).getEnumeration()
-            texts = []
+            browsed = []
             while found.hasMoreElements():
                 each = found.nextElement()
-                texts.append(bytes(each.getBody(_bytes_class())).decode() if each.getBodyLength() else "")
-            return texts
+                body = bytes(each.getBody(_bytes_class())) if each.getBodyLength() else b""
+                browsed.append((str(each.getStringProperty(header)), body))
+            return browsed
         finally:
             opened.close()
 

@@ -11,6 +11,7 @@ from tests.support.repository import ROOT
 from txpool.config.keys import COORDINATOR_KEYS, DATASOURCE_KEYS, RECOVERY_KEYS
 from txpool.config.properties import Properties
 from txpool.config.settings import CoordinatorSettings, DataSourceSettings, RecoverySettings
+from txpool.resources.kafka.timeouts import most
 
 CONF = ROOT / "conf"
 FILES = sorted(CONF.glob("*.properties"))
@@ -45,6 +46,13 @@ PASSWORDS = {
 
 def test_every_file_is_of_a_kind_that_is_tested_here() -> None:
     assert {file.stem for file in FILES} == {*DATASOURCES, *COORDINATION}
+
+
+def test_a_transaction_of_conf_may_send_to_a_stock_kafka() -> None:
+    """Whose transaction.max.timeout.ms is 15 minutes: a longer timeout than a third of that is refused."""
+    timeout = CoordinatorSettings.load(CONF / "txpool.properties").transaction_timeout
+    assert timeout is not None
+    assert timeout <= most(900)
 
 
 @pytest.mark.parametrize("stem", DATASOURCES)

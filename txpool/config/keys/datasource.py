@@ -12,7 +12,7 @@ from txpool.sql.characteristics import LEVELS
 
 MODES = ("xa", "cmr", "last-resource", "local")
 #: The brokers that a relay of txpool's delivers to.
-BROKERS = ("kafka", "rabbitmq", "nats")
+BROKERS = ("kafka", "rabbitmq", "nats", "jms")
 _NAME = {"pattern": r"[A-Za-z0-9_.-]{1,32}", "right": "1 to 32 of the characters A-Z a-z 0-9 _ . -"}
 _FUNCTION = {"pattern": FUNCTION, "right": "a module and its function, package.module:function"}
 
@@ -149,8 +149,8 @@ DATASOURCE_KEYS = (
         "outbox.deliver",
         "string",
         None,
-        "kafka, rabbitmq or nats: `txpool outbox run` delivers each message of the datasource's outbox to that broker. "
-        "Or package.module:function, which it calls with each.",
+        "kafka, rabbitmq, nats or jms: `txpool outbox run` delivers each message of the datasource's outbox to that "
+        "broker. Or package.module:function, which it calls with each.",
         {"pattern": f"{FUNCTION}|{'|'.join(BROKERS)}", "right": f"{', '.join(BROKERS)}, or package.module:function"},
     ),
     Key("outbox.broker", "string", None, "The address of that broker, host:port, or several with commas between them."),
@@ -158,8 +158,8 @@ DATASOURCE_KEYS = (
         "outbox.to",
         "string",
         None,
-        "Kafka's topic, NATS's subject, RabbitMQ's queue; with outbox.exchange its routing key, and without one the "
-        "message's key is that.",
+        "Kafka's topic, NATS's subject, JMS's queue, or topic: and a topic of its; RabbitMQ's queue. With "
+        "outbox.exchange it is RabbitMQ's routing key, and without one the message's key is that.",
     ),
     Key("outbox.exchange", "string", None, "An exchange of RabbitMQ."),
     Key("outbox.vhost", "string", "/", "RabbitMQ's virtual host."),

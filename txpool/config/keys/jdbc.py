@@ -26,13 +26,14 @@ JDBC_KEYS = (
         "jdbc.classpath",
         "globs",
         None,
-        "JDBC, JMS: the driver's jars and folders, commas between them, relative to the file. A * stands for any jars.",
+        "JDBC, JMS, outbox.deliver = jms: the driver's jars and folders, commas between them, relative to the file. "
+        "A * stands for any jars.",
     ),
     Key(
         "jvm.options",
         "string",
         None,
-        "JDBC, JMS: options of the Java virtual machine, which the first one starts.",
+        "JDBC, JMS, outbox.deliver = jms: options of the Java virtual machine, which the first one starts.",
     ),
     Key(
         "h2.accept",

@@ -208,8 +208,9 @@ class DataSourceSettings:
             raise values.error("pool.initial-sql", f"{problem}cmr.table = schema.{self.cmr_table}, too")
 
     def _check_no_jdbc(self) -> None:
+        has_jvm = jdbc.JMS in (self.driver, self.outbox_deliver)
         for key in jdbc.KEYS:
-            if key in self.properties and not (self.driver == jdbc.JMS and key in jdbc.JVM_KEYS):
+            if key in self.properties and not (has_jvm and key in jdbc.JVM_KEYS):
                 problem = f"has no use: driver = {self.driver} is no JDBC. Leave it out"
                 raise self.properties.error(key, problem)
 

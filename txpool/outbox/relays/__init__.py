@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from txpool.outbox.relays.broker import BrokerDelivery
 
 #: By the value of `outbox.deliver`.
-_DELIVERIES = {"kafka": "KafkaDelivery", "rabbitmq": "RabbitMQDelivery", "nats": "NatsDelivery"}
+_DELIVERIES = {"kafka": "KafkaDelivery", "rabbitmq": "RabbitMQDelivery", "nats": "NatsDelivery", "jms": "JmsDelivery"}
 
 
 def delivery_to(name: str, settings: DataSourceSettings) -> BrokerDelivery:

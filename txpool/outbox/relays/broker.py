@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.outbox.message import Message
 
-#: The headers with a message's id and key, as sessions of txpool's have them.
+#: The headers with a message's id, key and place in a trace, as sessions of txpool's have them.
 ID: Final = "txpool-id"
 KEY: Final = "txpool-key"
+TRACEPARENT: Final = "traceparent"
 #: For how many seconds an answer is awaited.
 PATIENCE: Final = 30.0
 
@@ -115,5 +116,6 @@ def bytes_of(message: Message) -> bytes:
 
 
 def headers_of(message: Message) -> dict[str, str]:
-    """The headers that each message has."""
-    return {ID: message.id} | ({} if message.key is None else {KEY: message.key})
+    """The headers of a message: those that it has."""
+    found = {ID: message.id, KEY: message.key, TRACEPARENT: message.traceparent}
+    return {name: value for name, value in found.items() if value is not None}

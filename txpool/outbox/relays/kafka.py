@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kafka import KafkaProducer, errors
 
-from txpool.outbox.relays.broker import ID, PATIENCE, BrokerDelivery, bytes_of
+from txpool.outbox.relays.broker import KEY, PATIENCE, BrokerDelivery, bytes_of, headers_of
 
 if TYPE_CHECKING:
     from txpool.outbox.message import Message
@@ -46,7 +46,8 @@ class KafkaDelivery(BrokerDelivery):
 
     def _publish(self, connection: KafkaProducer, message: Message) -> None:
         key = None if message.key is None else message.key.encode()
-        sent = connection.send(self.to, bytes_of(message), key=key, headers=[(ID, message.id.encode())])
+        headers = [(name, value.encode()) for name, value in headers_of(message).items() if name != KEY]
+        sent = connection.send(self.to, bytes_of(message), key=key, headers=headers)
         sent.get(timeout=PATIENCE + 5)
 
     def _close(self, connection: KafkaProducer) -> None:

@@ -20,10 +20,14 @@ ID: Final = "txpool_id"
 ERROR: Final = "txpool_error"
 _CORE: Final = "org.apache.activemq.artemis.api.core"
 _SLICE: Final = 1.0
+_AUTO_ACKNOWLEDGE: Final = 1
 
 
 class JmsConnection:
-    """One connection, and the one XASession on it. Used by one thread at a time."""
+    """One connection, and the one session on it. Used by one thread at a time.
+
+    A session for branches awaits no answer to a send. Without `branches` each send is answered, and there is no XA.
+    """
 
     database: Any = None
     identity = generation = role = ""
@@ -39,10 +43,13 @@ class JmsConnection:
     # What only connections of databases can be.
     begun = in_transaction = ended_unseen = may_have_committed = holds_branch = False
 
-    def __init__(self, name: str, classes: Classes, connection: Any) -> None:
+    def __init__(self, name: str, classes: Classes, connection: Any, *, branches: bool = True) -> None:
         self.name, self.classes, self._connection = name, classes, connection
-        self.session = call(connection.createXASession)
-        self.xa = call(self.session.getXAResource)
+        if branches:
+            self.session = call(connection.createXASession)
+            self.xa = call(self.session.getXAResource)
+        else:
+            self.session = call(connection.createSession, False, _AUTO_ACKNOWLEDGE)
         self.core = call(self.session.getCoreSession)
         call(connection.start)
 

@@ -19,13 +19,42 @@ from txpool.resources.jms.broker import ARTEMIS
 from txpool.resources.jms.connection import JmsConnection
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from txpool.config.settings import DataSourceSettings
     from txpool.resources.driver.dialect import Dialect
+    from txpool.resources.jdbc.jvm.jvm import Classes
 
 _FACTORY: Final = "org.apache.activemq.artemis.jms.client.ActiveMQXAConnectionFactory"
 #: No prefetch, or an idle session would keep messages from others; and no reconnection, which would lose the branch.
 _SETTINGS: Final = {"consumerWindowSize": 0, "reconnectAttempts": 0, "initialConnectAttempts": 1}
 _NEW_GENERATION_AFTER: Final = 86400.0
+
+
+def connect_to(
+    name: str, classes: Classes, url: str, options: Mapping[str, Any], *, branches: bool = True
+) -> JmsConnection:
+    """A new session, with a user, a password, and setters of the factory's. ConfigurationError for what is none."""
+    options = dict(options)
+    user, password = options.pop("user", None), options.pop("password", None)
+    factory = call(classes.load(_FACTORY), url)
+    setters = setters_of(classes.load(_FACTORY))
+    for key, value in {**options, **_SETTINGS}.items():
+        setter = setters.get(key.lower())
+        if setter is None or (key in options and key in _SETTINGS):
+            why = "must stay as txpool sets it" if setter else f"is no setter of {_FACTORY}"
+            raise ConfigurationError(f"datasource {name}: driver.{key} {why}: leave it out")
+        try:
+            converted = setter.convert(str(value))
+        except (ValueError, KeyError):
+            raise ConfigurationError(f"datasource {name}: driver.{key} is no {setter.kind}") from None
+        call(getattr(factory, setter.method), converted)
+    opened = call(factory.createXAConnection, user, password)
+    try:
+        return JmsConnection(name, classes, opened, branches=branches)
+    except BaseException:
+        call(opened.close)
+        raise
 
 
 class JmsDriver:
@@ -50,27 +79,9 @@ class JmsDriver:
         settings = self._settings
         classes = jvm.started(settings.jdbc_classpath, jvm.split_options(settings.jvm_options or ""))
         options = settings.connect_options(self._recovery)
-        user, password = options.pop("user", None), options.pop("password", None)
-        factory = call(classes.load(_FACTORY), settings.url)
-        setters = setters_of(classes.load(_FACTORY))
         if timeout is not None:
             options.setdefault("callTimeout", max(1, int(timeout * 1000)))
-        for key, value in {**options, **_SETTINGS}.items():
-            setter = setters.get(key.lower())
-            if setter is None or (key in options and key in _SETTINGS):
-                why = "must stay as txpool sets it" if setter else f"is no setter of {_FACTORY}"
-                raise ConfigurationError(f"datasource {settings.name}: driver.{key} {why}: leave it out")
-            try:
-                converted = setter.convert(str(value))
-            except (ValueError, KeyError):
-                raise ConfigurationError(f"datasource {settings.name}: driver.{key} is no {setter.kind}") from None
-            call(getattr(factory, setter.method), converted)
-        opened = call(factory.createXAConnection, user, password)
-        try:
-            raw = JmsConnection(settings.name, classes, opened)
-        except BaseException:
-            call(opened.close)
-            raise
+        raw = connect_to(settings.name, classes, settings.url, options)
         try:
             self._identify(raw)
         except BaseException:

@@ -93,6 +93,7 @@ class KafkaBranch(BlockingBranch):
     role = Role.PREPARED
     #: To commit without a decision would lose the messages if the commit fails.
     needs_decision = True
+    listed_in_part = True
 
     def __init__(self, wire: Wire, work: KafkaWork, location: PrepareLocation, gtrid: str) -> None:
         self.location = location
@@ -111,8 +112,6 @@ class KafkaBranch(BlockingBranch):
         """Nothing: there is no SQL."""
 
     def name(self, xid: Xid) -> None:
-        if xid.task is not None:  # one that is listed may have sent a part only: as 0 branches say, no retry adopts it
-            xid = xid._replace(bqual=f"{xid.bqual.rpartition('.')[0]}.0")
         self.record = self.record._replace(xid=xid)
 
     def start_prepare(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import translated
-from txpool.resources.outbox import OutboxDatasource, OutboxTable
+from txpool.resources.outbox import OutboxDatasource, OutboxTable, lacking
 from txpool.resources.records import FORMAT, require_format
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _NAMES: Final = {"table": f"main.{_NAME}", "locks": ""}
 _COLUMNS: Final = """
     number integer primary key autoincrement, id text not null, message_key text, payload blob not null,
     is_text integer not null, attempts integer not null default 0, parked integer not null default 0, error text,
-    delivered_by text,
+    delivered_by text, traceparent text,
     made_at text not null default current_timestamp
 """
 
@@ -52,7 +52,7 @@ class SQLiteOutbox(OutboxTable):
 
     def lacks(self, raw: Any) -> str:
         names = [name for _, name, *_ in raw.execute(f"pragma main.table_info({_NAME})")]
-        return f"alter table {_NAME} add column delivered_by text" if names and "delivered_by" not in names else ""
+        return lacking(_NAME, names, "delivered_by text", "traceparent text")
 
     @contextmanager
     def alone(self, source: OutboxDatasource) -> Iterator[bool]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.mysql.tables.own_tables import create_table, database_of, is_ours, require_database
 from txpool.resources.mysql.tables.records import outside_pool
-from txpool.resources.outbox import LOCKS, OutboxDatasource, OutboxTable
+from txpool.resources.outbox import LOCKS, OutboxDatasource, OutboxTable, lacking
 
 if TYPE_CHECKING:
     from txpool.resources.driver.driver import Driver
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 _TABLE: Final = "txpool_outbox"
 _LOCKS: Final = "txpool_outbox_locks"
 _DELIVERED_BY: Final = "delivered_by varchar(64) character set ascii"
+_TRACEPARENT: Final = "traceparent varchar(64) character set ascii"
 _TURN: Final = "turn bigint not null default 0"
 _TAKE: Final = "update {locks} set turn = turn + 1 where number = ?"
 _COLUMNS: Final = f"""
     number bigint auto_increment primary key, id varchar(36) character set ascii not null,
     message_key text character set utf8mb4, payload longblob not null, is_text int not null,
     attempts int not null default 0, parked int not null default 0, error text character set utf8mb4,
-    {_DELIVERED_BY},
+    {_DELIVERED_BY}, {_TRACEPARENT},
     made_at timestamp(6) not null default current_timestamp(6)
 """
 
@@ -50,14 +51,13 @@ class MySQLOutbox(OutboxTable):
         return is_ours(raw.session, _LOCKS) and is_ours(raw.session, _TABLE)
 
     def lacks(self, raw: Any) -> str:
-        for table, column in ((_TABLE, _DELIVERED_BY), (_LOCKS, _TURN)):
+        for table, *columns in ((_TABLE, _DELIVERED_BY, _TRACEPARENT), (_LOCKS, _TURN)):
             rows = raw.session.run(
                 "select column_name from information_schema.columns "
                 f"where table_schema = database() and table_name = '{table}'"
             )
-            names = [str(name) for (name,) in rows]
-            if names and column.split()[0] not in names:
-                return f"alter table {table} add column {column}"
+            if statement := lacking(table, [str(name) for (name,) in rows], *columns):
+                return statement
         return ""
 
     def take_lock(self, cursor: Any, number: int) -> bool:

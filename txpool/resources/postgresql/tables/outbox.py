@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
-from txpool.resources.outbox import LOCKS, OutboxDatasource, OutboxTable
+from txpool.resources.outbox import LOCKS, OutboxDatasource, OutboxTable, lacking
 from txpool.resources.postgresql.qualified import qualified, spelled
 from txpool.resources.postgresql.tables.records import create_outside_pool, create_table, outside_pool
 from txpool.resources.postgresql.tables.staging import SCHEMA, create_schema
@@ -22,7 +22,7 @@ _COLUMNS: Final = qualified("""
     number bigint generated always as identity primary key, id pg_catalog.text not null, message_key pg_catalog.text,
     payload pg_catalog.bytea not null, is_text integer not null, attempts integer not null default 0,
     parked integer not null default 0, error pg_catalog.text, delivered_by pg_catalog.text,
-    made_at pg_catalog.timestamptz not null default now()
+    traceparent pg_catalog.text, made_at pg_catalog.timestamptz not null default now()
 """)
 _FILL: Final = qualified(
     f"insert into {_LOCKS} select n from generate_series(0, {LOCKS - 1}) as it(n) on conflict do nothing"
@@ -30,9 +30,7 @@ _FILL: Final = qualified(
 _DESCRIBED: LiteralString = qualified(
     "select obj_description(oid, 'pg_class') from pg_class where oid = to_regclass(%s)"
 )
-_LACKS: LiteralString = qualified(
-    "select not bool_or(attname = 'delivered_by') from pg_attribute where attrelid = to_regclass(%s)"
-)
+_COLUMNS_OF: LiteralString = qualified("select attname from pg_attribute where attrelid = to_regclass(%s)")
 
 
 class PostgreSQLOutbox(OutboxTable):
@@ -66,8 +64,8 @@ class PostgreSQLOutbox(OutboxTable):
         return found is not None
 
     def lacks(self, raw: Any) -> str:
-        (lacks,) = raw.cursor().execute(_LACKS, [_TABLE]).fetchone()
-        return f"alter table {_TABLE} add column delivered_by pg_catalog.text" if lacks else ""
+        names = [name for (name,) in raw.cursor().execute(_COLUMNS_OF, [_TABLE]).fetchall()]
+        return lacking(_TABLE, names, "delivered_by pg_catalog.text", "traceparent pg_catalog.text")
 
     def names(self, cursor: Any) -> dict[str, str]:
         return _NAMES

@@ -308,6 +308,10 @@ def killed(site: Path, number: int, arm: Callable[[], object]) -> bool:
 
 
 POINTS = {
+    "files.staged": False,
+    "files.synced": False,
+    "files.published": True,
+    "files.succeeded": True,
     "coordinator.begin": False,
     "coordinator.marked": False,
     "coordinator.preparing": False,

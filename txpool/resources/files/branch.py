@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from txpool import failpoints
 from txpool.errors import OperationalError, described
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.files.place import Hidden, Manifest, Place
@@ -62,6 +63,8 @@ def publish(place: Place, xid: str) -> BranchOutcome | None:
         for name, _ in manifest.folders:
             if name not in lost:
                 _succeed(hidden, name, xid)
+        if failpoints.armed:
+            failpoints.hit("files.succeeded")
         _remove_staged(hidden, manifest)  # of an exchange, the former folder
         _forget(hidden, xid)
         if lost:
@@ -84,6 +87,8 @@ def _published(place: Place, hidden: Hidden, manifest: Manifest) -> list[str]:
                         f"{place.path}/{name} was made by somebody since {manifest.xid} was prepared, and is left as "
                         "it is: move it away, and recovery publishes what is decided"
                     ) from error
+                if failpoints.armed:
+                    failpoints.hit("files.published")
             elif _is_published(parent, last, manifest.xid):
                 os.fsync(parent)  # another has moved it, who may have been killed before this
             else:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
+from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError, described
 from txpool.locks import Lock
 from txpool.resources.base import Refused
@@ -106,6 +107,8 @@ class FolderWork(Work):
                 self._begun = True  # first: an interrupt may come behind the next line
                 os.mkdir(self.staging, 0o700, dir_fd=hidden.staged)
                 os.fsync(hidden.staged)  # before the first file, so that recovery finds whatever a crash leaves
+                if failpoints.armed:
+                    failpoints.hit("files.staged")
             with opened(self.staging, hidden.staged) as staging:
                 self.place.require_renames(staging)
                 number = str(len(self.folders))
@@ -129,6 +132,8 @@ class FolderWork(Work):
                     sync_tree(staged, folder.name)
             os.fsync(staging)
             os.fsync(hidden.staged)
+            if failpoints.armed:
+                failpoints.hit("files.synced")
             with self.place.changing():
                 self._require_there(hidden, staging)
                 for other in self.place.manifests(hidden):
@@ -206,4 +211,6 @@ def sweep(place: Place, staging: str) -> None:
             with suppress(FileNotFoundError):  # in one step: whoever would still prepare it sees that
                 remove_tree(swept, hidden.staged)
                 os.rename(staging, swept, src_dir_fd=hidden.staged, dst_dir_fd=hidden.staged)
+        if failpoints.armed:
+            failpoints.hit("files.sweeping")
         remove_tree(swept, hidden.staged)

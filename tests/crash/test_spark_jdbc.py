@@ -18,19 +18,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import Databases
+from tests.crash.attached_drivers import DRIVER, JAVA, Answer
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.folder_site import COMMITTED, KILLED, ROLLED_BACK
 from tests.crash.jdbc_site import EVERY_POINT, H2_LEDGER, POSTGRESQL_JDBC, JdbcSite
 from tests.crash.spark_jdbc_driver import (
     BEGINS,
-    DRIVER,
     HAS_WRITTEN,
     IS_PREPARED,
-    JAVA,
     OWN,
     ROWS,
     WRITTEN,
-    Answer,
     Order,
 )
 from tests.crash.test_failpoints_sweep import PLAIN, ROLLS_BACK, UNACCOUNTED, UNKNOWN_NO, UNKNOWN_YES, UNREACHED

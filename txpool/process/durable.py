@@ -44,6 +44,12 @@ def identity_in(file: str | Path) -> str:
     if not file.exists():
         file.parent.mkdir(mode=0o700, exist_ok=True)
         sync(file.parent.parent)  # first: whoever finds the identity relies on the folder
+    return identity_within(file)
+
+
+def identity_within(file: Path) -> str:
+    """As `identity_in`, in a folder that is there, durably."""
+    if not file.exists():
         with suppress(FileExistsError):  # another process was faster
             create_file(file, secrets.token_hex(16).encode("ascii"))
         sync(file.parent)  # also what the other has made

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from txpool import failpoints
 from txpool.errors import OperationalError, described
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.files.place import Hidden, Manifest, Place
@@ -62,6 +64,8 @@ def publish(place: Place, xid: str) -> BranchOutcome | None:
         for name, _ in manifest.folders:
             if name not in lost:
                 _succeed(hidden, name, xid)
+        if failpoints.armed:
+            failpoints.hit("files.succeeded")
         _remove_staged(hidden, manifest)  # of an exchange, the former folder
         _forget(hidden, xid)
         if lost:
@@ -84,7 +88,16 @@ def _published(place: Place, hidden: Hidden, manifest: Manifest) -> list[str]:
                         f"{place.path}/{name} was made by somebody since {manifest.xid} was prepared, and is left as "
                         "it is: move it away, and recovery publishes what is decided"
                     ) from error
-            elif _is_published(parent, last, manifest.xid):
+                except OSError as error:
+                    if error.errno != errno.EXDEV:
+                        raise
+                    raise OperationalError(
+                        f"{place.path}/{name} has become another file system since {manifest.xid} was prepared, and no "
+                        "rename leads there: unmount it, and recovery publishes what is decided"
+                    ) from error
+                if failpoints.armed:
+                    failpoints.hit("files.published")
+            elif _is_published(hidden, parent, last, manifest.xid):
                 os.fsync(parent)  # another has moved it, who may have been killed before this
             else:
                 lost.append(name)
@@ -95,7 +108,7 @@ def _is_staged(hidden: Hidden, manifest: Manifest, number: int) -> bool:
     """Whether the n-th folder of the branch is still where it was staged. After an exchange another is there."""
     try:
         with opened(manifest.staging, hidden.staged) as staging, opened(str(number), staging) as staged:
-            return read_file(MARKER, staged) == manifest.xid
+            return read_file(MARKER, staged, hidden.owners) == manifest.xid
     except (FileNotFoundError, NotADirectoryError):
         return False
 
@@ -119,16 +132,17 @@ def _move(manifest: Manifest, number: int, hidden: Hidden, target: str, parent: 
         os.fsync(staging)
 
 
-def _is_published(parent: int, name: str, xid: str) -> bool:
+def _is_published(hidden: Hidden, parent: int, name: str, xid: str) -> bool:
+    """Whether the folder says so, in a file that is ours: whoever may write here can say anything."""
     with suppress(FileNotFoundError, NotADirectoryError), opened(name, parent) as target:
-        return xid in (read_file(MARKER, target), read_file(SUCCESS, target))
+        return xid in (read_file(MARKER, target, hidden.owners), read_file(SUCCESS, target, hidden.owners))
     return False
 
 
 def _succeed(hidden: Hidden, name: str, xid: str) -> None:
     """All folders are published: say so in this one. Nothing if it was overwritten, or removed, since."""
     with suppress(FileNotFoundError, NotADirectoryError), descended(name.split("/"), hidden.root) as target:
-        if read_file(MARKER, target) == xid:
+        if read_file(MARKER, target, hidden.owners) == xid:
             os.rename(MARKER, SUCCESS, src_dir_fd=target, dst_dir_fd=target)
         os.fsync(target)
 
@@ -139,10 +153,12 @@ def withdraw(place: Place, xid: str) -> BranchOutcome | None:
         if manifest is None:
             os.fsync(hidden.prepared)
             return None
-        for name, _ in manifest.folders:
+        for number, (name, _) in enumerate(manifest.folders):
+            if _is_staged(hidden, manifest, number):
+                continue  # whatever somebody has put there
             *above, last = name.split("/")
             with suppress(FileNotFoundError, NotADirectoryError), descended(above, hidden.root) as parent:
-                if _is_published(parent, last, xid):
+                if _is_published(hidden, parent, last, xid):
                     raise OperationalError(f"the publication of {xid} has begun, with {name}: it can only be committed")
         _forget(hidden, xid)  # first: what is half removed must not be published
         _remove_staged(hidden, manifest)
@@ -175,6 +191,12 @@ def end_branch(resource: FolderResource, record: BranchRecord, *, commit: bool) 
             return BranchOutcome.COMMITTED, ""
         same = bool(record.identity) and record.evidence.get(_GENERATION) == resource.generation()
         return (BranchOutcome.ABSENT if same else BranchOutcome.LOST), ""
+    except OSError as error:
+        done = "published" if commit else "removed"
+        return BranchOutcome.UNKNOWN, (
+            f"{described(error)} in {resource.place.path}: what is prepared there is not {done} yet, and stays until "
+            "the file system allows it"
+        )
     except Exception as error:
         return BranchOutcome.UNKNOWN, described(error)
 
@@ -186,7 +208,7 @@ def _shows(place: Place, name: str, xid: str) -> bool:
     *above, last = name.split("/")
     try:
         with place.open() as hidden, descended(above, hidden.root) as parent:
-            return _is_published(parent, last, xid)
+            return _is_published(hidden, parent, last, xid)
     except (FileNotFoundError, NotADirectoryError):
         return False
 

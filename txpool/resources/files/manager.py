@@ -66,7 +66,7 @@ class Files(ResourceManager):
             identity, branches = place.identity(), FolderRecovery(self._resource(settings)).recover()
             staged = StagedFolders(place).tables()
             with place.open() as hidden:
-                with place.changing():
+                with place.changing(hidden):
                     missing = why_no_renames(hidden.staged)
                 apart = mount_of(hidden.root) != mount_of(hidden.staged)
         except Exception as error:

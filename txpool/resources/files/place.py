@@ -2,6 +2,7 @@
 
     .txpool/identity, .txpool/generation    as `txpool.process.durable` has them
     .txpool/staged/<gtrid>+<random>/<n>     the n-th folder of a transaction: the journal of what is not published
+    .txpool/staged/…/manifest               the manifest's draft, until it has its name
     .txpool/prepared/<xid>                  the manifest, which is the yes: it says what is published where
     .txpool/lock                            held while a manifest is made
 
@@ -25,14 +26,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from txpool.errors import OperationalError, described
-from txpool.process.durable import create_file, generation_in, identity_in
-from txpool.resources.files.tree import opened, why_no_renames
+from txpool.process.durable import generation_in, identity_within
+from txpool.resources.files.tree import opened, sync_file, why_no_renames, write_file
 
 HIDDEN: Final = ".txpool"
 #: How long another process's step in the same place is waited for, in seconds.
 WAIT: Final = 30.0
 _PAUSE: Final = 0.01
 _STAGING = re.compile(r"[A-Za-z0-9_.+-]{1,200}")
+_DRAFT = "manifest"
 _FORMAT = 1
 
 _held: set[io.FileIO] = set()
@@ -55,8 +57,8 @@ class Manifest(NamedTuple):
     staging: str
     folders: tuple[tuple[str, bool], ...]
 
-    def encode(self) -> bytes:
-        return json.dumps({"format": _FORMAT, **self._asdict()}).encode()
+    def encode(self) -> str:
+        return json.dumps({"format": _FORMAT, **self._asdict()})
 
 
 def decode(xid: str, content: bytes) -> Manifest:
@@ -84,11 +86,13 @@ def is_name(target: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """The place's folders, open."""
+    """The place's folders, open: whoever renames one meanwhile leads no step elsewhere. And whose files count there."""
 
     root: int
+    at: int
     prepared: int
     staged: int
+    owners: frozenset[int]
 
 
 class Place:
@@ -121,13 +125,17 @@ class Place:
                 with opened("prepared", hidden) as prepared, opened("staged", hidden) as staged:
                     self._require_ours(prepared, owners)
                     self._require_ours(staged, owners)
-                    yield Hidden(root, prepared, staged)
+                    yield Hidden(root, hidden, prepared, staged, owners)
 
     def _make(self, name: str, within: int) -> None:
         try:
             os.mkdir(name, 0o700, dir_fd=within)
         except FileExistsError:
             return
+        except OSError as error:
+            raise OperationalError(
+                f"{self.name}: nothing can be staged in {self.path}: {described(error)}. Nothing was done"
+            ) from error
         if os.geteuid() == 0:  # root works for the owner, who is to work here, too
             above = os.fstat(within)
             os.chown(name, above.st_uid, above.st_gid, dir_fd=within, follow_symlinks=False)
@@ -156,12 +164,15 @@ class Place:
             )
 
     def identity(self) -> str:
-        with self.open():
-            return identity_in(self.path / HIDDEN / "identity")
+        with self.open() as hidden:
+            file = _path(hidden.at) / "identity"
+            if not file.exists():
+                os.fsync(hidden.root)  # first: whoever finds the identity relies on the folder
+            return identity_within(file)
 
     def generation(self) -> str:
-        with self.open():
-            return generation_in(self.path / HIDDEN / "generation")
+        with self.open() as hidden:
+            return generation_in(_path(hidden.at) / "generation")
 
     def require_renames(self, within: int) -> None:
         """OperationalError if the file system cannot publish a folder in one step."""
@@ -177,31 +188,37 @@ class Place:
 
     def listed(self, hidden: Hidden) -> list[tuple[str, bool]]:
         """The names of the manifests, and whether each one's owner is ours."""
-        owners, found = self.trusted(os.fstat(hidden.root).st_uid), []
+        found = []
         with os.scandir(hidden.prepared) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):  # it has ended since
                     status = entry.stat(follow_symlinks=False)
-                    found.append((entry.name, stat.S_ISREG(status.st_mode) and status.st_uid in owners))
+                    found.append((entry.name, stat.S_ISREG(status.st_mode) and status.st_uid in hidden.owners))
         return sorted(found)
 
     def manifests(self, hidden: Hidden) -> Iterator[Manifest]:
         """Those that are ours, and can be read."""
         for xid, ours in self.listed(hidden):
-            if ours and not xid.endswith(".new"):
+            if ours:
                 with suppress(FileNotFoundError), _file(xid, hidden.prepared) as file:
                     yield decode(xid, file.readall())
 
-    def add(self, manifest: Manifest) -> None:
-        """Make it, durably: from then on the branch is prepared. FileExistsError if it is there."""
-        create_file(self.path / HIDDEN / "prepared" / manifest.xid, manifest.encode())
+    def draft(self, manifest: Manifest, staging: int) -> None:
+        """Write it, durably, to where it means nothing yet."""
+        write_file(_DRAFT, manifest.encode(), staging)
+        sync_file(_DRAFT, staging)
+
+    def add(self, manifest: Manifest, staging: int, hidden: Hidden) -> None:
+        """Give it its name, durably: from then on the branch is prepared. FileExistsError if the name is taken."""
+        os.link(_DRAFT, manifest.xid, src_dir_fd=staging, dst_dir_fd=hidden.prepared)  # a rename would replace
+        os.fsync(hidden.prepared)
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
+    def changing(self, hidden: Hidden) -> Iterator[None]:
         """Nobody else makes a manifest, or sweeps what is staged, within the block."""
-        file = self.path / HIDDEN / "lock"
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with io.FileIO(os.open(file, flags, 0o600), "r+") as lock, _locked(lock, f"{self.name}: {file}"):
+        shown = f"{self.name}: {self.path}/{HIDDEN}/lock"
+        with io.FileIO(os.open("lock", flags, 0o600, dir_fd=hidden.at), "r+") as lock, _locked(lock, shown):
             yield
 
     @contextmanager
@@ -217,14 +234,26 @@ class Place:
             return
         with held as file, _locked(file, f"{self.name}: the manifest {xid}"):
             status = os.fstat(file.fileno())
-            if not status.st_nlink:
+            if not _names(xid, hidden.prepared, status):
                 yield None  # another has ended it
                 return
-            if status.st_uid not in self.trusted(os.fstat(hidden.root).st_uid):
+            if status.st_uid not in hidden.owners:
                 raise OperationalError(
                     f"the manifest {xid} is user {status.st_uid}'s, who may have forged it: it is left as it is"
                 )
             yield decode(xid, file.readall())
+
+
+def _path(folder: int) -> Path:
+    """An open folder, for what takes a path."""
+    return Path(f"/proc/self/fd/{folder}")
+
+
+def _names(name: str, within: int, status: os.stat_result) -> bool:
+    """Whether this file still has this name."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(name, dir_fd=within, follow_symlinks=False), status)
+    return False
 
 
 def _file(name: str, within: int) -> io.FileIO:

@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final
@@ -54,13 +54,14 @@ def sync_tree(folder: int, shown: str) -> None:
             with opened(entry.name, folder) as inner:
                 sync_tree(inner, path)
         elif stat.S_ISREG(mode):
-            _sync_file(entry.name, folder)
+            sync_file(entry.name, folder)
         else:
             raise OperationalError(f"{path} is neither a file nor a folder, and is not published: remove it")
     os.fsync(folder)
 
 
-def _sync_file(name: str, within: int) -> None:
+def sync_file(name: str, within: int) -> None:
+    """Make a file's contents durable."""
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=within)
     try:
         os.fsync(descriptor)
@@ -75,13 +76,15 @@ def write_file(name: str, content: str, within: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name, flags, 0o666, dir_fd=within)
     try:
-        os.write(descriptor, content.encode())
+        rest = memoryview(content.encode())
+        while rest:  # a disk that is almost full takes a part
+            rest = rest[os.write(descriptor, rest) :]
     finally:
         os.close(descriptor)
 
 
-def read_file(name: str, within: int, longest: int = 300) -> str:
-    """What a small file holds; empty if it is not there, or is none."""
+def read_file(name: str, within: int, owners: Container[int], longest: int = 300) -> str:
+    """What a small file of one of these users holds; empty if it is not there, or is none, or another's."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(name, flags, dir_fd=within)
@@ -90,13 +93,12 @@ def read_file(name: str, within: int, longest: int = 300) -> str:
             return ""
         raise
     try:
-        return os.read(descriptor, longest).decode("utf-8", "replace") if _is_file(descriptor) else ""
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid not in owners:
+            return ""
+        return os.read(descriptor, longest).decode("utf-8", "replace")
     finally:
         os.close(descriptor)
-
-
-def _is_file(descriptor: int) -> bool:
-    return stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
 def remove_tree(name: str, within: int) -> None:

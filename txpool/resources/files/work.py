@@ -6,10 +6,11 @@ import os
 import secrets
 import stat
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
+from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError, described
 from txpool.locks import Lock
 from txpool.resources.base import Refused
@@ -102,44 +103,67 @@ class FolderWork(Work):
                 self._require_free(hidden, parts, overwrite=overwrite)
             except Refused as refusal:
                 raise ProgrammingError(f"{self.place.name}: {refusal}. The transaction is as it was") from None
-            if not self._begun:
-                self._begun = True  # first: an interrupt may come behind the next line
-                os.mkdir(self.staging, 0o700, dir_fd=hidden.staged)
-                os.fsync(hidden.staged)  # before the first file, so that recovery finds whatever a crash leaves
-            with opened(self.staging, hidden.staged) as staging:
-                self.place.require_renames(staging)
-                number = str(len(self.folders))
-                os.mkdir(number, dir_fd=staging)
+            number = str(len(self.folders))
+            try:
+                self._stage(number, hidden)
+            except OSError as error:
+                raise OperationalError(
+                    f"{self.place.name}: {name} cannot be staged in {self.place.path}: {described(error)}. No such "
+                    "folder is in the transaction"
+                ) from error
             found = StagedFolder(self, name, self.place.path / HIDDEN / "staged" / self.staging / number)
             self.folders.append((found, overwrite))
             return found
+
+    def _stage(self, number: str, hidden: Hidden) -> None:
+        if not self.folders:
+            self._begun = True  # first: an interrupt may come behind the next line
+            with suppress(FileExistsError):  # what comes after it has failed before
+                os.mkdir(self.staging, 0o700, dir_fd=hidden.staged)
+            os.fsync(hidden.staged)  # before the first file, so that recovery finds whatever a crash leaves
+            if failpoints.armed:
+                failpoints.hit("files.staged")
+        with opened(self.staging, hidden.staged) as staging:
+            self.place.require_renames(staging)
+            os.mkdir(number, dir_fd=staging)
 
     def prepare(self, xid: str) -> None:
         manifest = Manifest(xid, self.staging, tuple((each.name, overwrite) for each, overwrite in self.folders))
         still = [file for each, _ in self.folders for file in each.left_open()]
         if still:
             raise Refused(f"{still[0]} is still open, and what it holds back would be lost: close it before the commit")
-        with self.place.open() as hidden, opened(self.staging, hidden.staged) as staging:
-            for number, (folder, _) in enumerate(self.folders):
-                with opened(str(number), staging) as staged:
-                    for each in (SUCCESS, f".{SUCCESS}.crc"):  # what Spark has written: ours comes last
-                        with suppress(FileNotFoundError):
-                            os.unlink(each, dir_fd=staged)
-                    write_file(MARKER, xid, staged)
-                    sync_tree(staged, folder.name)
-            os.fsync(staging)
-            os.fsync(hidden.staged)
-            with self.place.changing():
+        with self.place.open() as hidden, ExitStack() as stack:
+            try:
+                staging = stack.enter_context(opened(self.staging, hidden.staged))
+                self._sync(manifest, staging)
+                os.fsync(hidden.staged)
+            except OSError as error:
+                raise Refused(
+                    f"what is staged in {self.place.path} cannot be made durable: {described(error)}"
+                ) from error
+            if failpoints.armed:
+                failpoints.hit("files.synced")
+            with self.place.changing(hidden):
                 self._require_there(hidden, staging)
                 for other in self.place.manifests(hidden):
                     self._require_apart(other)
                 for folder, overwrite in self.folders:
                     self._require_free(hidden, folder.name.split("/"), overwrite=overwrite)
                 try:
-                    self.place.add(manifest)
+                    self.place.add(manifest, staging, hidden)
                 except FileExistsError as error:
                     raise Refused(f"a manifest {xid} is there already") from error
-                os.stat(xid, dir_fd=hidden.prepared)  # an error if somebody has moved .txpool meanwhile
+
+    def _sync(self, manifest: Manifest, staging: int) -> None:
+        for number, (folder, _) in enumerate(self.folders):
+            with opened(str(number), staging) as staged:
+                for each in (SUCCESS, f".{SUCCESS}.crc"):  # what Spark has written: ours comes last
+                    with suppress(FileNotFoundError):
+                        os.unlink(each, dir_fd=staged)
+                write_file(MARKER, manifest.xid, staged)
+                sync_tree(staged, folder.name)
+        self.place.draft(manifest, staging)
+        os.fsync(staging)
 
     def _require_there(self, hidden: Hidden, staging: int) -> None:
         """What was synced is what the manifest names, and nobody has swept it."""
@@ -182,6 +206,8 @@ class FolderWork(Work):
     def _require_movable(self, folder: int, hidden: Hidden, shown: str) -> None:
         if mount_of(folder) != mount_of(hidden.staged):
             raise Refused(f"{shown} is another file system than {self.place.path}, into which no rename leads")
+        if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
+            raise Refused(f"{shown} is in a read-only file system")
         if not os.access(f"/proc/self/fd/{folder}", os.W_OK | os.X_OK):
             raise Refused(f"this process may not write to {shown}")
 
@@ -199,11 +225,13 @@ def sweep(place: Place, staging: str) -> None:
     """Remove what was staged under this name and is not prepared. OperationalError if a manifest names it."""
     with place.open() as hidden:
         swept = f"{staging}+swept"
-        with place.changing():
+        with place.changing(hidden):
             for manifest in place.manifests(hidden):
                 if manifest.staging == staging:
                     raise OperationalError(f"{staging} is prepared as {manifest.xid}, and is not removed")
             with suppress(FileNotFoundError):  # in one step: whoever would still prepare it sees that
                 remove_tree(swept, hidden.staged)
                 os.rename(staging, swept, src_dir_fd=hidden.staged, dst_dir_fd=hidden.staged)
+        if failpoints.armed:
+            failpoints.hit("files.sweeping")
         remove_tree(swept, hidden.staged)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.files import branch
 from txpool.resources.files.manager import MANAGER
 from txpool.resources.files.place import Place
-from txpool.xid import make_gtrid, make_xid
+from txpool.xid import make_gtrid, make_xid, parse
 
 if TYPE_CHECKING:
     from tests.conftest import Require
@@ -70,6 +71,138 @@ def test_31_nor_if_a_decision_names_it(commit: bool, exports: Exports) -> None:
     assert f"is user {STRANGER}'s" in access.why_not(record)
     assert exports.published() == {}
     assert xid in exports.left()
+
+
+def plant(folder: Path, xid: str, file: str) -> None:
+    """A stranger's folder that says of itself that a branch has published it."""
+    folder.mkdir()
+    (folder / file).write_text(xid)
+    for each in (folder, folder / file):
+        os.chown(each, STRANGER, STRANGER)
+
+
+@pytest.mark.parametrize("file", ["_txpool", "_SUCCESS"])
+def test_a_forged_mark_keeps_nobody_from_rolling_back(file: str, exports: Exports) -> None:
+    there, xid = prepared(exports, "a")
+    plant(exports.place / "a", xid, file)
+    assert branch.withdraw(there, xid) is BranchOutcome.ROLLED_BACK
+    assert exports.left() == []
+    assert exports.published() == {f"a/{file}": ""}
+
+
+@pytest.mark.parametrize("file", ["_txpool", "_SUCCESS"])
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_forged_mark_is_no_answer(commit: bool, file: str, exports: Exports) -> None:
+    """Neither that it has committed, where it has rolled back, nor a heuristic commit beside a rollback."""
+    there, xid = prepared(exports, "a")
+    resource = branch.FolderResource(there, str(exports.file))
+    found = parse(xid)
+    assert found is not None
+    evidence = {"generation": there.generation(), "folder": "a"}
+    record = BranchRecord(found, "exports", there.identity(), evidence=evidence)
+    assert branch.end_branch(resource, record, commit=False) == (BranchOutcome.ROLLED_BACK, "")
+    plant(exports.place / "a", xid, file)
+    assert branch.end_branch(resource, record, commit=commit) == (BranchOutcome.ABSENT, "")
+
+
+def test_a_forged_mark_takes_no_place(exports: Exports) -> None:
+    """What is decided waits until it is moved away, or replaces it."""
+    _, xid = prepared(exports, "a", "b", overwrite=False)
+    plant(exports.place / "b", xid, "_txpool")
+    exports.scan()
+    assert exports.published()["b/_txpool"] == ""
+    assert "b/part-0.csv" not in exports.published()
+    shutil.rmtree(exports.place / "b")
+    exports.scan()
+    assert exports.published() == exports.whole(a="new", b="new")
+
+
+def test_a_hidden_folder_that_is_changed_meanwhile_leads_no_step_elsewhere(
+    exports: Exports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at whose it is and each step in it, somebody who may write to the folder puts theirs there."""
+    with txpool.transaction():
+        exports.write("before", "1")
+    theirs = exports.site / "theirs"
+    for each in ("prepared", "staged"):
+        (theirs / each).mkdir(parents=True)
+    (theirs / "generation").symlink_to(exports.site / "made-by-root")
+    (theirs / "lock").symlink_to(exports.site / "made-by-root")
+    (theirs / "identity").write_text("theirs")
+    identity = Place("exports", str(exports.place)).identity()
+    require_ours = Place._require_ours
+
+    def changed(there: Place, descriptor: int, owners: frozenset[int]) -> None:
+        require_ours(there, descriptor, owners)
+        if os.path.samefile(f"/proc/self/fd/{descriptor}", exports.hidden):
+            exports.hidden.rename(exports.site / "ours")
+            theirs.rename(exports.hidden)
+
+    def restored() -> None:
+        exports.hidden.rename(theirs)
+        (exports.site / "ours").rename(exports.hidden)
+
+    for step in (lambda there: there.identity(), lambda there: there.generation(), _locks):
+        with monkeypatch.context() as patch:
+            patch.setattr(Place, "_require_ours", changed)
+            answer = step(Place("exports", str(exports.place)))
+        restored()
+        assert answer != "theirs"
+        assert answer in (identity, None) or "." in answer
+    assert not (exports.site / "made-by-root").exists()
+
+
+def _locks(there: Place) -> None:
+    with there.open() as hidden, there.changing(hidden):
+        pass
+
+
+def test_a_manifest_that_names_what_another_has_staged(exports: Exports) -> None:
+    """A stranger's manifest under a name of their own: it neither publishes nor removes, nor keeps from being swept."""
+    there, _ = prepared(exports, "a")
+    (staged,) = os.listdir(exports.hidden / "staged")
+    theirs = make_xid(make_gtrid("etl", "zzzzzzzzzzzz", 9), 0, "exports").joined
+    manifest = exports.hidden / "prepared" / theirs
+    manifest.write_text(json.dumps({"format": 1, "xid": theirs, "staging": staged, "folders": [["stolen", True]]}))
+    os.chown(manifest, STRANGER, STRANGER)
+    for end in (branch.publish, branch.withdraw):
+        with pytest.raises(txpool.OperationalError, match="may have forged it"):
+            end(there, theirs)
+    assert branch.StagedFolders(there).tables() == [], "it is ours, prepared by ours"
+    exports.scan()
+    assert exports.published() == exports.whole(a="new")
+    assert exports.left() == [theirs]
+    with txpool.transaction():
+        exports.write("stolen", "1")  # their claim to a name keeps nobody from it
+    with pytest.raises(ZeroDivisionError), txpool.transaction():
+        exports.write("b", "1")
+        1 / 0
+    assert exports.left() == [theirs]
+
+
+DAMAGED = (
+    *(b"", b"{", b"[]", b"null", b'{"format": 2}', b"\xff\xfe"),
+    b'{"format": 1, "xid": "%", "staging": "../x", "folders": []}',
+    *(
+        b'{"format": 1, "xid": "%%", "staging": "s", "folders": [["%s", true]]}' % name
+        for name in (b"..", b"/etc", b".txpool/prepared", b"a/../../b", b"")
+    ),
+)
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_manifest_is_left_as_it_is(content: bytes, exports: Exports) -> None:
+    """Also one of our own owner: it is listed, and the rest goes on."""
+    _, xid = prepared(exports, "a")
+    manifest = exports.hidden / "prepared" / xid
+    whole = manifest.read_bytes()
+    manifest.write_bytes(content.replace(b"%", xid.encode()))
+    exports.scan()
+    assert exports.published() == {}
+    assert xid in exports.left()
+    manifest.write_bytes(whole)
+    exports.scan()
+    assert exports.published() == exports.whole(a="new")
 
 
 def test_an_owner_that_is_configured_counts(exports: Exports) -> None:

@@ -1,0 +1,236 @@
+"""write_files from Spark is killed: the folders, two PostgreSQL tables and a ledger have all of a job, or none of it.
+
+Killed are the driver at named points, a recovery after it, a worker in the middle of a write, a driver whose tasks go
+on, and the Java. A folder that is overwritten is there at any time, whole; `_SUCCESS` comes last; nothing staged is
+left. By default a sample (TXPOOL_CRASH_SEED draws the same again), and with TXPOOL_CRASH_FULL=1 all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Databases
+from tests.crash.attached_drivers import DRIVER, JAVA
+from tests.crash.evidence import SEED, Count, Evidence
+from tests.crash.folder_site import COMMITTED, KILLED, ROLLED_BACK, FolderSite
+from tests.crash.spark_files_driver import LATEST, NEW, ONE, TWO, Order, rows_of
+from tests.support.repository import ROOT
+from tests.support.sampling import FULL
+from txpool.failpoints import POINTS
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+#: How many kills of drivers (and of recoveries after them), and how many in tasks are tried by default.
+SAMPLE = (1, 1)
+
+#: Where a driver is killed, and whether that comes after the decision.
+IN_ANY = {
+    "files.staged": False,
+    "coordinator.begin": False,
+    "files.synced": False,
+    "coordinator.preparing": False,
+    "coordinator.prepared": False,
+    "coordinator.decided": True,
+    "branch.commit-sent": True,
+    "coordinator.committing": True,
+    "files.published": True,
+    "files.published@2": True,
+    "files.succeeded": True,
+    "coordinator.one-committed": True,
+    "coordinator.committed": True,
+}
+IN_THE_LOG = {"log.record": False, "log.recorded": True}
+IN_THE_MARK = {"marked.row": False, "coordinator.marked": False, "marked.commit": False, "marked.committed": True}
+#: Where a recovery is killed after a driver, and whether that had decided.
+IN_RECOVERY = {
+    "recovery.listed": False,
+    "recovery.fenced": True,
+    "recovery.read": False,
+    "recovery.branch": False,
+    "recovery.branch@2": True,
+    "branch.rollback-sent": False,
+    "branch.commit-sent": True,
+    "files.sweeping": False,
+    "files.published": True,
+    "files.published@2": True,
+    "files.succeeded": True,
+    "recovery.forget": True,
+}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """An order, and how its driver ends."""
+
+    order: Order
+    end: int
+    committed: bool
+
+    @property
+    def points(self) -> set[str]:
+        """The failpoints at which somebody is killed."""
+        found = f"{self.order.points},{self.order.recovery}".replace("=", "@").split(",")
+        return {each.partition("@")[0].strip() for each in found} & POINTS.keys()
+
+    def __str__(self) -> str:
+        order = self.order
+        where = f"{order.kills} while {order.task_in} is written" if order.task_in else order.points
+        return f"{order.number}: {where}{order.recovery and f', then {order.recovery}'}{', marked' * order.marked}"
+
+
+def kills_of_drivers() -> Iterator[Kill]:
+    for marked in (False, True):
+        for point, committed in {**IN_ANY, **(IN_THE_MARK if marked else IN_THE_LOG)}.items():
+            yield Kill(Order(0, points=_kill(point), marked=marked), KILLED, committed)
+
+
+def kills_of_recoveries() -> Iterator[Kill]:
+    for marked in (False, True):
+        for point, committed in IN_RECOVERY.items():
+            decided = "marked.committed" if marked else "coordinator.decided"
+            # What is not prepared is swept; what is, is rolled back.
+            undecided = "files.staged" if point == "files.sweeping" else "coordinator.prepared"
+            first = _kill(decided if committed else undecided)
+            yield Kill(Order(0, points=first, recovery=_kill(point), marked=marked), KILLED, committed)
+
+
+def kills_in_tasks() -> Iterator[Kill]:
+    for target in (NEW, LATEST, ONE):
+        yield Kill(Order(0, task_in=target), COMMITTED, True)
+        yield Kill(Order(0, task_in=target, kills=DRIVER), KILLED, False)
+
+
+def _kill(point: str) -> str:
+    name, _, nth = point.partition("@")
+    return f"{name}=kill@{nth or 1}"
+
+
+#: The ends of the process that has started Spark, with which its Java ends, too.
+LAST = (
+    Kill(Order(0, task_in=LATEST, kills=JAVA), ROLLED_BACK, False),
+    Kill(Order(0, points=_kill("files.published@2")), KILLED, True),
+)
+
+
+def chosen() -> list[Kill]:
+    everything = [[*kills_of_drivers(), *kills_of_recoveries()], [*kills_in_tasks()]]
+    chance = random.Random(SEED)
+    if not FULL:
+        everything = [chance.sample(some, count) for some, count in zip(everything, SAMPLE, strict=True)]
+    found = [*(kill for some in everything for kill in some), chance.choice(LAST)]
+    return [replace(each, order=replace(each.order, number=number)) for number, each in enumerate(found, 1)]
+
+
+class Site(FolderSite):
+    """A folder of exports, two databases, a ledger, a log, and recovery."""
+
+    def __init__(self, folder: Path, databases: Databases) -> None:
+        self.folder, self.databases = folder, databases
+        (folder / "exports").mkdir()
+        common = "node.name = etl\nlog.url = sqlite:///txlog\nlog.create = true\n"
+        texts = {
+            "exports": "driver = files\nfolder = exports\n",
+            "ledger": "driver = sqlite3\nmode = cmr\nurl = sqlite:///ledger.db\n",
+            "txpool": common,
+            "recovery": f"{common}recovery.backoff = 0\ndatasources = "
+            "exports.properties, one.properties, two.properties, ledger.properties\n",
+        }
+        for name in (ONE, TWO):
+            texts[name] = f"driver = psycopg\nurl = {databases.url(name)}\npassword = ${{env:PG}}\n"
+            databases.execute(name, "create table t (id bigint)")
+        for name, text in texts.items():
+            (folder / f"{name}.properties").write_text(text)
+        self.secrets = {"PG": databases.server.password}
+        self.environment = os.environ | self.secrets | {"PYTHONPATH": str(ROOT)}
+        (folder / "ledger.db").touch()
+        made = self.run("-m", "recovery", "init", "--conf", "recovery.properties")
+        assert made.returncode == 0, made.stdout + made.stderr
+        self.in_the_file("create table t (id int)")
+
+    def rows(self, name: str) -> list[int]:
+        query = "select id from t order by id"
+        found = self.in_the_file(query) if name == "ledger" else self.databases.rows(name, query)
+        return [number for (number,) in found]
+
+    def left(self) -> list[str]:
+        """What is prepared or staged anywhere."""
+        hidden = self.folder / "exports" / ".txpool"
+        return [*self.databases.prepared(), *os.listdir(hidden / "prepared"), *os.listdir(hidden / "staged")]
+
+
+@pytest.fixture
+def site(tmp_path: Path, databases: Databases) -> Site:
+    return Site(tmp_path, databases)
+
+
+def require_whole(seen: dict[str, Any], kill: Kill, latest: int) -> None:
+    """What anybody sees meanwhile: each folder is whole, the former one is not lost, and `_SUCCESS` comes last."""
+    assert LATEST in seen, f"{kill}: the former folder is lost"
+    rows, _ = seen[LATEST]
+    number = kill.order.number
+    assert rows in (rows_of(latest), rows_of(number)), f"{kill}: {LATEST} is torn"
+    for name, (rows, _) in seen.items():
+        if name != LATEST:
+            assert rows == rows_of(int(name[1:])), f"{kill}: {name} is torn"
+    new = seen.get(f"n{number}", [[], {}])
+    if "_SUCCESS" in new[1]:
+        assert seen[LATEST][0] == rows_of(number), f"{kill}: _SUCCESS came before the last folder"
+
+
+def test_killed_at_every_point(
+    spark_process: Callable[..., subprocess.Popen[str]], site: Site, evidence: Evidence
+) -> None:
+    kills = chosen()
+    print(f"seed {SEED}", *kills, sep="\n")
+    orders = [Order(0, counts=True, marked=FULL), *(kill.order for kill in kills)]
+    told, end = play(spark_process, site, orders)
+    counted = told[0]["driver"]["driver"]
+    assert {"files.staged": 1, "files.synced": 1, "files.published": 2, "files.succeeded": 1}.items() <= counted.items()
+    latest = 0
+    for kill, answer in zip(kills, told[1:], strict=False):
+        assert answer["driver"]["end"] == kill.end, f"{kill}: {answer}"
+        require_whole(answer["before"], kill, latest)
+        if kill.order.recovery:
+            assert answer["died"]["end"] == KILLED, f"{kill}: recovery did not come there: {answer['died']['said']}"
+        latest = kill.order.number if kill.committed else latest
+        require_whole(answer["after"], kill, latest)
+        assert answer["after"][LATEST][0] == rows_of(latest), f"{kill}: {answer}"
+        assert "heuristic" not in answer["ended"]["said"].lower(), f"{kill}: {answer}"
+    assert end == kills[-1].end
+    for _ in range(2):  # a database may notice the end of a session late
+        scanned = site.scan()
+    assert site.left() == [], scanned.stdout + scanned.stderr
+    assert scanned.returncode == 0, scanned.stdout + scanned.stderr
+    committed = [0, *(kill.order.number for kill in kills if kill.committed)]
+    found = {entry.name for entry in (site.folder / "exports").iterdir()}
+    assert found == {".txpool", LATEST, *(f"n{number}" for number in committed)}
+    for name in (ONE, TWO):
+        assert site.rows(name) == [row for number in committed for row in rows_of(number)], name
+    marked = [kill.order.number for kill in kills if kill.committed and kill.order.marked]
+    assert site.rows("ledger") == [0] * FULL + marked
+    assert site.kept() == {}
+    evidence.hit(point for kill in kills for point in kill.points)
+    evidence.add(Count.KILLS, sum(1 + bool(kill.order.recovery) for kill in kills))
+
+
+def play(
+    spark_process: Callable[..., subprocess.Popen[str]], site: Site, orders: list[Order]
+) -> tuple[list[dict[str, Any]], int]:
+    """The orders, in drivers over one Spark: what became of each, and how the last has ended, in the first process."""
+    (site.folder / "orders.json").write_text(json.dumps([asdict(order) for order in orders]))
+    script = "from tests.crash.spark_files_driver import main\nmain()\n"
+    process = spark_process(script, master="local[2,3]", env=site.secrets)
+    process.communicate(timeout=3600 if FULL else 600)
+    told = [json.loads(line) for line in (site.folder / "answers").read_text().splitlines()]
+    assert len(told) == len(orders) - 1, (site.folder / "script_0.err").read_text()[-4000:]
+    last = site.folder / "last"
+    return told, json.loads(last.read_text())["end"] if last.exists() else process.returncode

@@ -26,7 +26,8 @@ from sqlalchemy.orm import Session
 from txpool.engine.engine import create_engine
 from txpool.errors import NotSupportedError
 from txpool.lake.files import JournaledFileIO
-from txpool.lake.values import arrow_of
+from txpool.lake.nulls import keep_nulls
+from txpool.lake.values import arrow_of, require_partitionable
 from txpool.lake.work import LakeWork, StagedPointer
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from txpool.tm import transaction as tm
 
 T = TypeVar("T")
+keep_nulls()
 _engines: WeakKeyDictionary[DataSource, Engine] = WeakKeyDictionary()
 #: Properties of a table that name code, which whoever writes the metadata would have us run.
 _CODE = ("py-io-impl", "write.py-location-provider.impl")
@@ -217,7 +219,10 @@ class LakeChanges(Transaction):
 
     def _arrow(self, frame: Any) -> Any:
         self._table._work.require()
-        return arrow_of(frame, self.table_metadata.schema(), ".".join(self._table.name()))
+        where = ".".join(self._table.name())
+        table = arrow_of(frame, self.table_metadata.schema(), where)
+        require_partitionable(table, self.table_metadata, where)
+        return table
 
     def _stage(self, updates: Any, requirements: Any = ()) -> Transaction:
         self._table._work.unfinished[id(self)] = ".".join(self._table.name())

@@ -47,6 +47,7 @@ POINTS: Final = {
     "files.sweeping": "what was staged is out of the way of its transaction, and is about to be removed",
     "lake.journal": "a lake's journal is durable, its row is not inserted",
     "lake.file": "a file of a lake is listed in the journal, and is about to be made",
+    "lake.taken": "the files of Spark's tasks are listed in the transaction's journal, no snapshot names them",
     "lake.written": "the new metadata is written, nothing is synced",
     "lake.swapped": "the pointers are changed, nothing has been prepared",
     "lake.ended": "the transaction has ended, the journal is still there",

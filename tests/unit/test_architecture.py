@@ -35,7 +35,12 @@ FLOORS = (
     ("txpool.check", "txpool.conformance", "txpool.demo"),
     ("txpool.spark",),
     ("txpool.spark.source",),
-    ("txpool.spark.table.mysql", "txpool.spark.table.postgresql", "txpool.spark.table.sqlite"),
+    (
+        "txpool.spark.table.lake",
+        "txpool.spark.table.mysql",
+        "txpool.spark.table.postgresql",
+        "txpool.spark.table.sqlite",
+    ),
     ("txpool.spark.table",),
     ("txpool.spark.task",),
     ("txpool.spark.commit", "txpool.spark.types"),

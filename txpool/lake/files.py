@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from contextlib import suppress
+from typing import Any, Protocol
 
 from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-if TYPE_CHECKING:
-    from txpool.lake.work import LakeWork
+from txpool.lake.journals import Journals
+from txpool.locks import Lock
+
+
+class MakesFiles(Protocol):
+    """Who answers for the files that are made. Any thread may call it."""
+
+    def file(self, location: str) -> None:
+        """List a file that is about to be made."""
+
+    def discard(self, location: str) -> None:
+        """Remove a file that was made, and is not needed."""
+
+
+class AttemptFiles:
+    """The files of one attempt of a Spark task, which the driver publishes or a sweep removes."""
+
+    def __init__(self, journals: Journals, journal: int) -> None:
+        self._journals = journals
+        self._journal = journal
+        self._lock = Lock()
+        self._made: set[str] = set()
+
+    def file(self, location: str) -> None:
+        path = self._journals.inside(location)
+        with self._lock:
+            self._journals.list_new(self._journal, path)
+            self._made.add(path)
+
+    def discard(self, location: str) -> None:
+        path = self._journals.inside(location)
+        with self._lock:
+            self._made.remove(path)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 class JournaledFileIO(PyArrowFileIO):
     """Local files, of one transaction. Any thread may write."""
 
-    def __init__(self, work: LakeWork) -> None:
+    def __init__(self, work: MakesFiles) -> None:
         super().__init__({})
         self._work = work
 

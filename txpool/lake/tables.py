@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from pyiceberg.catalog import WAREHOUSE_LOCATION, Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import CommitTableResponse, Table, Transaction
@@ -26,20 +27,24 @@ from sqlalchemy.orm import Session
 from txpool.engine.engine import create_engine
 from txpool.errors import NotSupportedError
 from txpool.lake.files import JournaledFileIO
-from txpool.lake.values import arrow_of
+from txpool.lake.nulls import keep_nulls
+from txpool.lake.values import arrow_of, require_partitionable
 from txpool.lake.work import LakeWork, StagedPointer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
     from sqlalchemy import Engine
 
     from txpool.datasource import DataSource
     from txpool.datasource.source import Source
+    from txpool.lake.journals import Journals
     from txpool.tm import transaction as tm
 
 T = TypeVar("T")
+keep_nulls()
 _engines: WeakKeyDictionary[DataSource, Engine] = WeakKeyDictionary()
 #: Properties of a table that name code, which whoever writes the metadata would have us run.
 _CODE = ("py-io-impl", "write.py-location-provider.impl")
@@ -72,6 +77,16 @@ class LakeCatalog(SqlCatalog):
     def _load_file_io(self, properties: Mapping[str, str] = {}, location: str | None = None) -> FileIO:
         return self._io
 
+    @property
+    def datasource(self) -> DataSource:
+        """Where the catalog's tables are."""
+        return self._work.warehouse.datasource
+
+    @property
+    def journals(self) -> Journals:
+        """Where the warehouse's files are listed."""
+        return self._work.warehouse.journals
+
     def _write_staged(self, staged: StagedPointer) -> None:
         self._write_metadata(staged.metadata, self._io, staged.after)
 
@@ -92,7 +107,7 @@ class LakeCatalog(SqlCatalog):
         if not self.namespace_exists(namespace):
             raise NoSuchNamespaceError(f"Namespace does not exist: {namespace}")
         location = self._resolve_table_location(location, namespace, name)
-        self._work.warehouse.inside(location)
+        self._work.warehouse.journals.inside(location)
         provider = load_location_provider(location, dict(properties))
         metadata_location = provider.new_table_metadata_file_location()
         metadata = new_table_metadata(
@@ -117,11 +132,12 @@ class LakeCatalog(SqlCatalog):
             self._work.change()
         return self.load_table(identifier)
 
-    def load_table(self, identifier: Any) -> Table:
+    def load_table(self, identifier: Any) -> LakeTable:
         namespace, name = self._named(identifier)
         staged = self._work.staged.get((namespace, name))
         if staged is None:
-            return super().load_table(identifier)
+            found: Any = super().load_table(identifier)
+            return found  # type: ignore[no-any-return]
         self._work.require()
         return LakeTable((*namespace.split("."), name), staged.metadata, staged.after, self._io, self)
 
@@ -148,7 +164,7 @@ class LakeCatalog(SqlCatalog):
         if metadata == current.metadata:
             return _response(metadata, current.metadata_location)
         _require_safe(metadata.properties, ".".join(key), DELETES)
-        self._work.warehouse.inside(metadata.location)
+        self._work.warehouse.journals.inside(metadata.location)
         self._work.begin_writing()
         if before is None:
             provider = load_location_provider(metadata.location, metadata.properties)
@@ -201,7 +217,7 @@ class LakeTable(Table):
         super().__init__(identifier, metadata, location, io, catalog)
         self._work = catalog._work
 
-    def transaction(self) -> Transaction:
+    def transaction(self) -> LakeChanges:
         self._work.begin_writing()
         return LakeChanges(self)
 
@@ -217,7 +233,10 @@ class LakeChanges(Transaction):
 
     def _arrow(self, frame: Any) -> Any:
         self._table._work.require()
-        return arrow_of(frame, self.table_metadata.schema(), ".".join(self._table.name()))
+        where = ".".join(self._table.name())
+        table = arrow_of(frame, self.table_metadata.schema(), where)
+        require_partitionable(table, self.table_metadata, where)
+        return table
 
     def _stage(self, updates: Any, requirements: Any = ()) -> Transaction:
         self._table._work.unfinished[id(self)] = ".".join(self._table.name())
@@ -237,6 +256,19 @@ class LakeChanges(Transaction):
 
     def delete(self, *args: Any, **options: Any) -> None:
         self._try(super().delete, *args, **options)
+
+    def publish(self, files: Sequence[DataFile], *, overwrite: bool) -> None:
+        """Append files that Spark's tasks have made, or replace all rows by theirs."""
+        self._try(self._publish, files, overwrite)
+
+    def _publish(self, files: Sequence[DataFile], overwrite: bool) -> None:
+        self._table._work.take({each.file_path: each.file_size_in_bytes for each in files})
+        if overwrite and self.table_metadata.current_snapshot() is not None:
+            super().delete(AlwaysTrue())
+        if files:
+            with self.update_snapshot().fast_append() as producer:
+                for each in files:
+                    producer.append_data_file(each)
 
     def commit_transaction(self) -> Table:
         try:

@@ -11,12 +11,15 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.types import DoubleType, FloatType
 
 from txpool.errors import DataError
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
 
 _UNITS = {"s": 1_000_000, "ms": 1_000}
 _UTC = ("UTC", "+00:00", "Etc/UTC", "Z")
@@ -49,6 +52,24 @@ def arrow_of(frame: Any, schema: Schema, where: str) -> pa.Table:
         if "_view" in str(column.type):  # as Polars has them, and pyiceberg does not
             table = table.set_column(at, name, column.cast(kind))
     return table
+
+
+def require_partitionable(table: pa.Table, metadata: TableMetadata, where: str) -> None:
+    """DataError for NaN or -0.0 in a column by whose values a table is partitioned: pyiceberg loses or doubles rows."""
+    schema = metadata.schema()
+    for part in metadata.spec().fields:
+        if not isinstance(schema.find_type(part.source_id), (FloatType, DoubleType)):
+            continue
+        first, *within = str(schema.find_column_name(part.source_id)).split(".")
+        if first not in table.column_names:
+            continue
+        values = pc.struct_field(table[first], within) if within else table[first]
+        signs = pc.is_in(pc.divide(pa.scalar(1.0, values.type), values), pa.array([float("-inf")], values.type))
+        if pc.any(pc.or_(pc.is_nan(values), signs)).as_py():
+            raise DataError(
+                f"{where} is partitioned by {'.'.join((first, *within))}, which has NaN or -0.0, and nothing was "
+                "written: such rows would be lost or doubled. Partition by another column, or replace these values"
+            )
 
 
 def _require_plain(frame: Any, pandas: Any, where: str) -> None:
@@ -88,7 +109,7 @@ def _require_kept(column: pa.ChunkedArray, wanted: pa.DataType, where: str) -> N
         )
     if pa.types.is_timestamp(wanted) and column.type.unit in _UNITS:
         limit = (2**63 - 1) // _UNITS[column.type.unit]
-        extremes = pa.compute.min_max(column.cast(pa.int64()))
+        extremes = pc.min_max(column.cast(pa.int64()))
         if any(each is not None and abs(each) > limit for each in extremes.as_py().values()):
             raise DataError(f"{where} has a time that microseconds cannot hold, and nothing was written")
 

@@ -1,27 +1,24 @@
-"""A warehouse: its folder, bound to one catalog; the journals in it, and the sweep of what they list.
+"""A warehouse: its folder, bound to one catalog, and the sweep of what its journals list.
 
-A journal is made, durably, before the first file of its transaction, and lists each file before that is made. The row
-of `LakeTables` comes right after the journal. So whoever sweeps inserts that row's key first: if the row is there
-already, the files are published, and stay. Else the transaction can never commit, and its files go; the journal goes
-last. A transaction that inserts its row after all finds its journal gone, and gives up.
+The row of `LakeTables` comes right after a transaction's journal. So whoever sweeps inserts that row's key first: if
+the row is there already, the files that the transaction's own journal lists are published, and stay. Else it can never
+commit, and its files go; the journal goes last. A transaction that inserts its row after all finds its journal gone,
+and gives up.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from txpool import failpoints
 from txpool.datasource.lookup import find
 from txpool.errors import ConfigurationError, IntegrityError, OperationalError
+from txpool.lake.journals import Journals, remove_files
 from txpool.process.durable import create_file, identity_in, sync
 from txpool.resources.iceberg.tables import SWEPT, LakeTables, lake_tables_of
 from txpool.tm.demarcation.transactional import transactional
@@ -31,10 +28,6 @@ if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.datasource import DataSource
     from txpool.resources.recovery_access import StagingTable
-
-FOLDER: Final = "_txpool"
-_ENDING: Final = ".journal"
-_FORMAT: Final = "txpool lake journal 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +50,7 @@ class Warehouse:
         self.datasource: DataSource = find(catalog)
         self.tables: LakeTables = lake_tables_of(self.datasource)
         self.root = os.path.realpath(root)
-        self._journals = Path(self.root, FOLDER)
+        self.journals = Journals(self.name, self.root)
 
     # -- one catalog, one folder --------------------------------------------------------------------------------
 
@@ -66,11 +59,11 @@ class Warehouse:
         if not os.path.isdir(self.root):
             raise self._error("warehouse", f"leads to {self.root}, which is no folder: make it, on a local file system")
         self.tables.ensure(self.datasource)
-        folder = identity_in(self._journals / "identity")
-        self._require_own_folder()
+        folder = identity_in(self.journals.folder / "identity")
+        self.journals.require_own_folder()
         token = apart(self.datasource, partial(self._bound, folder))
         known, _, catalog = token.partition(":")
-        file = self._journals / "catalog"
+        file = self.journals.folder / "catalog"
         with suppress(FileExistsError):
             if known == folder:
                 create_file(file, catalog.encode("ascii"))
@@ -89,88 +82,46 @@ class Warehouse:
             self.tables.insert(cursor, self.name, "", found)
         return found
 
-    def _require_own_folder(self) -> None:
-        """Whoever can write there could list any file for removal."""
-        found = os.lstat(self._journals)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise OperationalError(
-                f"{self.name}: {self._journals} belongs to user {found.st_uid}, or others may write there, and it says "
-                f"which files are removed. Nothing was done; work as its owner, or chmod 700 it"
-            )
-
-    # -- journals -----------------------------------------------------------------------------------------------
-
-    def inside(self, location: str) -> str:
-        """The absolute path of a location in the warehouse. ConfigurationError if it is elsewhere."""
-        path = os.path.realpath(location.removeprefix("file://"))
-        relative = os.path.relpath(path, self.root)
-        if relative.split(os.sep)[0] in ("..", FOLDER, "."):
-            raise self._error(
-                "warehouse", f"is {self.root}, and {location} is not in it: tables have their files there. Not written"
-            )
-        return path
-
-    def path_of(self, gtrid: str) -> Path:
-        """Where the transaction's journal is."""
-        return self._journals / f"{gtrid.replace(':', '+')}{_ENDING}"
-
-    def open_journal(self, gtrid: str) -> int:
-        """A new journal, durable; its descriptor."""
-        path = self.path_of(gtrid)
-        create_file(path, f"{_FORMAT} {gtrid}\n".encode("ascii"))
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-
-    def list_file(self, journal: int, path: str) -> None:
-        """Write a file's path into a journal, durably; the file may be made then."""
-        line = json.dumps(os.path.relpath(path, self.root)).encode("ascii") + b"\n"
-        if os.write(journal, line) != len(line):
-            raise OperationalError(f"{self.name}: the journal could not be written, and {path} was not made")
-        os.fdatasync(journal)
-
-    def remove_journal(self, gtrid: str) -> None:
-        """Remove a journal, durably."""
-        with suppress(FileNotFoundError):
-            self.path_of(gtrid).unlink()
-        sync(self._journals)
-
-    def _listed(self, gtrid: str) -> list[str]:
-        """The files that a journal lists. A line that a crash has cut off names a file that was never made."""
-        lines = self.path_of(gtrid).read_text(encoding="ascii").split("\n")
-        if lines[0] != f"{_FORMAT} {gtrid}":
-            raise OperationalError(f"{self.name}: {self.path_of(gtrid)} is no journal of {gtrid}. Nothing was removed")
-        return [self.inside(os.path.join(self.root, json.loads(line))) for line in lines[1:-1]]
-
     # -- what recovery does -------------------------------------------------------------------------------------
 
     def left(self) -> Iterator[LakeFiles]:
         """The journals, and the rows without one. Rows first: a journal is older than its row."""
         self.bind()
         rows = apart(self.datasource, lambda cursor: self.tables.rows(cursor, self.name))
-        names = [each.removesuffix(_ENDING) for each in os.listdir(self._journals) if each.endswith(_ENDING)]
-        journals = {name.replace("+", ":") for name in names}
-        sync(self._journals)  # a journal that is gone stays so
+        journals = set(self.journals.gtrids())
+        sync(self.journals.folder)  # a journal that is gone stays so
         for gtrid in sorted(journals):
             if _is_ours(gtrid):
-                yield LakeFiles(gtrid, str(self.path_of(gtrid)))
+                yield LakeFiles(gtrid, str(self.journals.path_of(gtrid)))
         for gtrid in rows:
             if gtrid not in journals and _is_ours(gtrid):
                 yield LakeFiles(gtrid, f"row {gtrid} of catalog {self.name}", row_only=True)
 
     def sweep(self, gtrid: str, lock_timeout: float) -> bool:
-        """Win the transaction's key and remove its files, or find that they are published; then the journal goes.
+        """Win the transaction's key and remove its files, or find that they are published; then the journals go.
 
         Whether it was won. Errors: the database's own, as when a branch is in doubt; nothing was removed then.
         """
         won = self._win(gtrid, lock_timeout)
-        if won:
-            for path in self._listed(gtrid):
-                if failpoints.armed:
-                    failpoints.hit("lake.sweeping")
-                with suppress(FileNotFoundError):
-                    os.unlink(path)
-        self.remove_journal(gtrid)
+        self.clear(gtrid, published=not won)
         self.forget(gtrid)
         return won
+
+    def clear(self, gtrid: str, *, published: bool) -> None:
+        """Remove the files that the transaction has not published, and its journals; the own one goes last.
+
+        OperationalError if a task still makes files; the journal stays then.
+        """
+        listed = self.journals.listed(gtrid)  # first: once it is gone, so are the attempts that it has published
+        attempts = self.journals.attempts(gtrid)
+        if not published:
+            remove_files(listed)
+        for stem, path in attempts:
+            with self.journals.held(stem, path) as made:
+                remove_files(set(made).difference(listed if published else ()))
+        if attempts:
+            sync(self.journals.folder)
+        self.journals.remove(gtrid)
 
     def _win(self, gtrid: str, lock_timeout: float) -> bool:
         """Whether the key is the sweep's, durably: the transaction cannot commit then, and never has."""

@@ -12,15 +12,15 @@ from weakref import WeakSet, ref
 
 from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError
+from txpool.lake.journals import sync_files
 from txpool.lake.warehouse import Warehouse
 from txpool.locks import Lock
-from txpool.process.durable import sync
 from txpool.resources.iceberg.manager import LakeConflict
 from txpool.tm.ambient import ambient
 from txpool.tm.completion.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from txpool.datasource.source import Source
     from txpool.tm.transaction import Transaction
@@ -101,7 +101,7 @@ class LakeWork:
             transaction.after_completion(self._after)
             self._register(transaction)
             try:
-                self._journal = self.warehouse.open_journal(self._gtrid)
+                self._journal = self.warehouse.journals.open(self._gtrid)
                 if failpoints.armed:
                     failpoints.hit("lake.journal")
                 tables.insert(cursor, name, self._gtrid, "0")
@@ -110,7 +110,7 @@ class LakeWork:
                 transaction.set_rollback_only(error)
                 self._close()
                 # It lists no file, and none is made any more.
-                self.warehouse.remove_journal(self._gtrid)
+                self.warehouse.journals.remove(self._gtrid)
                 self._over = True
                 raise
 
@@ -123,7 +123,7 @@ class LakeWork:
         works.append(self)
 
     def _require_journal(self) -> None:
-        if not self.warehouse.path_of(self._gtrid).exists():
+        if not self.warehouse.journals.path_of(self._gtrid).exists():
             raise OperationalError(
                 f"catalog {self.warehouse.name}: recovery has swept {self._gtrid}, which it took for dead. The "
                 "transaction rolls back; begin another one"
@@ -132,7 +132,7 @@ class LakeWork:
     def file(self, location: str) -> None:
         """List a file that is about to be made. Any thread."""
         self.require()
-        path = self.warehouse.inside(location)
+        path = self.warehouse.journals.inside(location)
         with self._lock:
             if self._journal is None or self._over:
                 raise ProgrammingError(
@@ -140,17 +140,14 @@ class LakeWork:
                     "no change there: change tables by the methods of the tables of txpool.lake.catalog()"
                 )
             if path not in self._files:
-                if os.path.lexists(path):
-                    raise OperationalError(f"catalog {self.warehouse.name}: {path} exists, and was left as it is")
-                self.warehouse.list_file(self._journal, path)
+                self.warehouse.journals.list_new(self._journal, path)
                 self._files.add(path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         if failpoints.armed:
             failpoints.hit("lake.file")
 
     def discard(self, location: str) -> None:
         """Remove a file that pyiceberg has made in this transaction and does not need."""
-        path = self.warehouse.inside(location)
+        path = self.warehouse.journals.inside(location)
         with self._lock:
             if self._over or path not in self._files:
                 raise ProgrammingError(
@@ -159,6 +156,25 @@ class LakeWork:
             with suppress(FileNotFoundError):
                 os.unlink(path)
             self._files.discard(path)
+
+    def take(self, files: Mapping[str, int]) -> None:
+        """List files that tasks have made, with their sizes, as this transaction's: a commit publishes them."""
+        self.require()
+        made = {self.warehouse.journals.inside(location): size for location, size in files.items()}
+        for path, size in made.items():
+            if not os.path.exists(path) or os.path.getsize(path) != size:
+                raise OperationalError(
+                    f"catalog {self.warehouse.name}: a task has written {path}, which is not there, or not whole: "
+                    "every executor must have the warehouse under this path, as a mount of one file system"
+                )
+        with self._lock:
+            if self._journal is None or self._over:
+                raise ProgrammingError(f"catalog {self.warehouse.name}: {self._gtrid} takes no files: it has ended")
+            if made:
+                self.warehouse.journals.list_files(self._journal, *made)
+                self._files.update(made)
+        if failpoints.armed:
+            failpoints.hit("lake.taken")
 
     @property
     def file_count(self) -> int:
@@ -202,12 +218,7 @@ class LakeWork:
         if failpoints.armed:
             failpoints.hit("lake.written")
         self._require_journal()
-        folders = set()
-        for path in sorted(self._files):
-            sync(path)
-            while (path := os.path.dirname(path)) not in folders and path.startswith(self.warehouse.root):
-                folders.add(path)
-        sync(*folders)
+        sync_files(self.warehouse.root, self._files)
 
     def lock_and_swap(self) -> None:
         """Lock the rows in the order of their names, then change each if it is as it was."""
@@ -243,12 +254,15 @@ class LakeWork:
         if failpoints.armed:
             failpoints.hit("lake.ended")
         if status is Status.COMMITTED:
-            self.warehouse.remove_journal(self._gtrid)
-            transaction = self._transaction()
-            if transaction is not None and self.warehouse.datasource.name not in transaction.unanswered:
-                self._leave(lambda: self.warehouse.forget(self._gtrid))
-        elif status is Status.ROLLED_BACK and self.warehouse.path_of(self._gtrid).exists():
+            self._leave(self._published)
+        elif status is Status.ROLLED_BACK and self.warehouse.journals.path_of(self._gtrid).exists():
             self._leave(lambda: self.warehouse.sweep(self._gtrid, _LOCK_TIMEOUT))
+
+    def _published(self) -> None:
+        self.warehouse.clear(self._gtrid, published=True)
+        transaction = self._transaction()
+        if transaction is not None and self.warehouse.datasource.name not in transaction.unanswered:
+            self.warehouse.forget(self._gtrid)
 
     def _leave(self, work: Callable[[], object]) -> None:
         """Do what recovery does if it fails."""

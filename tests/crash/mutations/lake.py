@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.crash.mutating import Edit, Mutation
 
 _TESTS = "tests/integration/lake/test_sweep.py::"
+_ATTEMPTS = "tests/integration/lake/test_attempts.py::"
 
 MUTATIONS = (
     Mutation(
@@ -24,5 +25,23 @@ MUTATIONS = (
         "a transaction goes on that was swept before it has written its row",
         test=_TESTS + "test_who_is_swept_before_its_row_is_written_gives_up[postgresql]",
         real=(Edit("txpool.lake.work:LakeWork._require_journal", "if not self", "if False and not self"),),
+    ),
+    Mutation(
+        "39 attempts",
+        "the files of attempts go since no decision is found, and some were published",
+        test=_ATTEMPTS + "test_recovery_removes_what_nobody_has_published[True-sqlite]",
+        real=(Edit("txpool.lake.warehouse:Warehouse.clear", "listed if published else ()", "()"),),
+    ),
+    Mutation(
+        "39 order",
+        "the transaction's journal goes before those of the attempts that it has published",
+        test=_ATTEMPTS + "test_a_sweep_that_dies_at_any_step_is_gone_on_with[True-sqlite]",
+        real=(
+            Edit(
+                "txpool.lake.warehouse:Warehouse.clear",
+                "attempts = self.journals.attempts(gtrid)",
+                "attempts = self.journals.attempts(gtrid)\n    self.journals.remove(gtrid)",
+            ),
+        ),
     ),
 )

@@ -10,6 +10,7 @@ import pytest
 import txpool
 from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, Lake
 from txpool.errors import Error, OperationalError
+from txpool.lake.journals import Journals
 from txpool.lake.warehouse import LakeFiles, LakeStaging, Warehouse
 from txpool.lake.work import LakeWork
 
@@ -57,14 +58,14 @@ def test_a_transaction_that_is_under_way_keeps_its_files(lake: Lake) -> None:
 def test_who_is_swept_before_its_row_is_written_gives_up(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.create("orders")
     files = lake.files()
-    real = Warehouse.open_journal
+    real = Journals.open
 
-    def swept(self: Warehouse, gtrid: str) -> int:
+    def swept(self: Journals, gtrid: str) -> int:
         opened = real(self, gtrid)
-        assert self.sweep(gtrid, 5.0)
+        assert Warehouse(lake.source.settings).sweep(gtrid, 5.0)
         return opened
 
-    monkeypatch.setattr(Warehouse, "open_journal", swept)
+    monkeypatch.setattr(Journals, "open", swept)
     with pytest.raises(txpool.TransactionRolledBack), txpool.transaction():
         with pytest.raises(OperationalError, match="recovery has swept"):
             lake.append("orders", 1)
@@ -88,7 +89,7 @@ def test_a_sweep_that_was_killed_is_gone_on_with(lake: Lake, monkeypatch: pytest
 def test_a_row_without_its_journal_goes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.create("orders")
     gtrid = _ended(lake, monkeypatch, commit=True)
-    Warehouse(lake.source.settings).path_of(gtrid).unlink()
+    Warehouse(lake.source.settings).journals.path_of(gtrid).unlink()
     staging = LakeStaging(lake.source.settings, 1.0)
     assert [each.row_only for each in staging.tables()] == [True]
     staging.drop(staging.tables()[0])
@@ -99,7 +100,7 @@ def test_a_row_without_its_journal_goes(lake: Lake, monkeypatch: pytest.MonkeyPa
 def test_forged_journals_remove_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lake.create("orders")
     gtrid = _ended(lake, monkeypatch, commit=False)
-    journal = Warehouse(lake.source.settings).path_of(gtrid)
+    journal = Warehouse(lake.source.settings).journals.path_of(gtrid)
     outside = tmp_path / "outside"
     outside.write_text("kept")
     (tmp_path / "wh" / "link").symlink_to(tmp_path)
@@ -123,7 +124,7 @@ def test_forged_journals_remove_nothing(lake: Lake, monkeypatch: pytest.MonkeyPa
 def test_files_are_synced_before_anything_is_prepared(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.create("orders")
     synced: set[str] = set()
-    monkeypatch.setattr("txpool.lake.work.sync", lambda *paths: synced.update(map(str, paths)))
+    monkeypatch.setattr("txpool.lake.journals.sync", lambda *paths: synced.update(map(str, paths)))
     before = lake.files()
     with txpool.transaction():
         lake.append("orders", 1)

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import datetime
+import math
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, TimestampType, TimestamptzType
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
 
+import txpool
+from tests.integration.lake.conftest import IN_SQLITE, Lake
 from txpool.errors import DataError
 from txpool.lake.values import arrow_of
 
@@ -69,3 +84,40 @@ def test_what_is_kept_is_taken() -> None:
     )
     assert arrow_of(table, TABLE, "db.orders").equals(table)
     assert arrow_of(pd.DataFrame({"id": [1, 2]}), TABLE, "db.orders").to_pydict() == {"id": [1, 2]}
+
+
+_RECORD = pa.struct([("n", pa.int64())])
+_NESTED = pa.schema([("list", pa.list_(_RECORD)), ("map", pa.map_(pa.string(), _RECORD))])
+
+
+@IN_SQLITE
+def test_null_lists_and_maps_of_structs_stay_null(lake: Lake) -> None:
+    full = {"list": [{"n": 1}, None], "map": [("k", {"n": 1}), ("l", None)]}
+    given = [{"list": None, "map": None}, full, {"list": [], "map": []}, {"list": None, "map": None}]
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.nested", _NESTED)
+        table.append(pa.Table.from_pylist(given, schema=_NESTED).slice(1))
+    with txpool.transaction():
+        table = lake.catalog.load_table("db.nested")
+        assert table.scan().to_arrow().to_pylist() == given[1:]
+        written = [pq.ParquetFile(task.file.file_path).read().to_pylist() for task in table.scan().plan_files()]
+        assert written == [given[1:]]
+
+
+@IN_SQLITE
+@pytest.mark.parametrize("value", [math.nan, -0.0])
+def test_rows_that_a_partition_would_lose_or_double_are_refused(lake: Lake, value: float) -> None:
+    inner = StructType(NestedField(2, "f", DoubleType()))
+    schema = Schema(NestedField(1, "s", inner))
+    spec = PartitionSpec(PartitionField(2, 100, IdentityTransform(), "f"))
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.parted", schema, partition_spec=spec)
+        table.append(pa.table({"s": [{"f": 0.0}, {"f": None}, None]}))
+        before = lake.files()
+        with pytest.raises(DataError, match="lost or doubled"):
+            table.append(pa.table({"s": [{"f": 0.0}, {"f": value}]}))
+        assert lake.files() == before
+    with txpool.transaction():
+        assert lake.catalog.load_table("db.parted").scan().to_arrow().num_rows == 3

@@ -12,6 +12,7 @@ from txpool.findings.finding import Finding, failure, ok
 from txpool.resource_managers import ICEBERG
 from txpool.resources.manager import ResourceManager
 from txpool.resources.messages.manager import NothingPrepared
+from txpool.resources.parts import SparkPart
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
@@ -33,6 +34,10 @@ class Iceberg(ResourceManager):
     schemes = (f"{ICEBERG}:",)
     url_example = f"{ICEBERG}:warehouse"
     requirement = "txpool[lake]"
+    spark = SparkPart(
+        "txpool.spark.table.lake.write:LakeWrite",
+        why_no_tasks="has Iceberg tables, which the tasks of write_table() write in one way",
+    )
     instead_of_connecting = "its tables are in files, and txpool.lake.catalog() works with them"
 
     def check(self, settings: DataSourceSettings) -> None:

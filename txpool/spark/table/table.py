@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from pyspark.sql import DataFrame
 
-from txpool.datasource import DataSource, find
+from txpool.datasource import Source, find_source
+from txpool.datasource.datasource import as_database
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.parts import NO_SPARK
 from txpool.spark.commit.session import context_of, most_partitions, warn_of_risks
@@ -22,8 +23,7 @@ from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
-    from txpool.spark.table.sqlite.write import DriverWrite
-    from txpool.spark.table.table_write import TaskWrite
+    from txpool.spark.table.table_write import TableWrite
 
 Mode = Literal["append", "overwrite", "upsert", "error", "ignore"]
 Strategy = Literal["auto", "direct", "staged"]
@@ -32,7 +32,7 @@ Atomicity = Literal["job", "partition"]
 
 def write_table(
     df: DataFrame,
-    datasource: str | Path | DataSource,
+    datasource: str | Path | Source,
     table: str,
     mode: Mode = "append",
     *,
@@ -63,6 +63,9 @@ def write_table(
     Into SQLite the driver writes, in its own branch: the job ends first, executors keep the rows, and the driver
     fetches them partition by partition. Types whose values SQLite would change are refused.
 
+    Into an Iceberg table (driver = iceberg; `table` is as db.orders) each task writes files, which the transaction's
+    snapshot names; the files of lost attempts are removed. There is no upsert.
+
     Until the commit the transaction itself cannot see rows that were written `direct`, and they stay locked: overwrite
     and upsert of that table are refused, unless the first write was `staged`. If two writes of a transaction, two
     partitions of one write, or a task and the driver write the same unique key, a task or the driver waits for its own
@@ -85,7 +88,7 @@ def write_table(
     if outer is not None and not outer.ended:
         outer.characteristics.require_writable(outer.gtrid, "write_table()")
     context = context_of(df, "write_table()")
-    source = find(datasource)
+    source = find_source(datasource)
     spark = source.resource_manager.spark or NO_SPARK
     if not spark.write:
         raise NotSupportedError(
@@ -101,13 +104,14 @@ def write_table(
     create = create or mode in ("error", "ignore")
     begun = monotonic()
     if atomicity == "partition":
-        dialect = dialect_of(source)
-        target = dialect.read_target(source, table, dialect.definitions(df.schema.fields) if create else None)
-        report = write_partitions(df, source, target, mode, transaction_id=transaction_id, progress=progress)
+        database = as_database(source)
+        dialect = dialect_of(database)
+        target = dialect.read_target(database, table, dialect.definitions(df.schema.fields) if create else None)
+        report = write_partitions(df, database, target, mode, transaction_id=transaction_id, progress=progress)
     else:
         # The driver fetches whole partitions into its memory, so there they are coalesced only on request.
         limit = max_partitions or (most_partitions(context) if spark.tasks else None)
-        kind: type[TaskWrite | DriverWrite] = resolve_name(spark.write)
+        kind: type[TableWrite] = resolve_name(spark.write)
         write = kind(df, source, table, mode, tuple(keys), create, strategy, transaction_id, limit, progress)
         with transaction() as ambient:
             report = write.run(ambient)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
-from txpool.datasource import DataSource
+from txpool.datasource import DataSource, Source
 from txpool.errors import ProgrammingError
 from txpool.resources.records import EarlierRun
 from txpool.spark.commit.direct_writes import note_direct_write, require_visible
@@ -28,7 +28,7 @@ class TableWrite:
     """The arguments of a write_table(), checked, and what both kinds of write have in common."""
 
     df: DataFrame
-    source: DataSource
+    source: Source
     table: str
     mode: str
     keys: tuple[str, ...]
@@ -40,12 +40,18 @@ class TableWrite:
     max_partitions: int | None
     progress: Callable[[Progress], object] | None
 
-    def _begin_report(self, ambient: Transaction, target: Target) -> tuple[WriteReport, IdempotentWrite | None]:
+    def run(self, ambient: Transaction) -> WriteReport:
+        """Write as a part of the transaction, unless an earlier run has."""
+        raise NotImplementedError
+
+    def _begin_report(
+        self, ambient: Transaction, target: Target, records: DataSource
+    ) -> tuple[WriteReport, IdempotentWrite | None]:
         report = WriteReport(ambient.gtrid, next_number(ambient), target.name, self.mode)
         if self.transaction_id is None:
             return report, None
         plan = fingerprint(self.df)
-        return report, IdempotentWrite(self.source, self.transaction_id, target.name, ambient.gtrid, self.mode, plan)
+        return report, IdempotentWrite(records, self.transaction_id, target.name, ambient.gtrid, self.mode, plan)
 
     def _skipped(self, report: WriteReport, record: IdempotentWrite, earlier: EarlierRun) -> WriteReport:
         record.require_same(earlier, self.df)
@@ -68,6 +74,8 @@ class TableWrite:
 class TaskWrite(TableWrite):
     """Tasks write the rows, and the driver moves the ones that they have staged."""
 
+    source: DataSource
+
     def run(self, ambient: Transaction) -> WriteReport:
         """Write as a part of the transaction, unless an earlier run has."""
         require_not_alone(self.source)
@@ -76,7 +84,7 @@ class TaskWrite(TableWrite):
         worked = ambient.works_in(self.source.name)
         new = dialect.definitions(self.df.schema.fields, self.keys) if self.create else None
         target = dialect.read_target(self.source, self.table, new, self.keys, gtrid=ambient.gtrid)
-        report, record = self._begin_report(ambient, target)
+        report, record = self._begin_report(ambient, target, self.source)
         if record is None:
             return self._write(ambient, dialect, target, new, report, worked=worked)
         with closing(self.source.connect()) as connection:

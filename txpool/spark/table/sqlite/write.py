@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from contextvars import Context, copy_context
 
+from txpool.datasource import DataSource
 from txpool.spark.table.report import WriteReport
 from txpool.spark.table.sqlite import target as sqlite
 from txpool.spark.table.sqlite.collecting import STAGING, collected
@@ -17,6 +18,8 @@ from txpool.tm.transaction import Transaction
 class DriverWrite(TableWrite):
     """The driver writes the rows, once the job has ended. For a file that tasks cannot write to."""
 
+    source: DataSource
+
     def run(self, ambient: Transaction) -> WriteReport:
         """Write as a part of the transaction, unless an earlier run has."""
         new = sqlite.definitions(self.df.schema.fields) if self.create else None
@@ -24,7 +27,7 @@ class DriverWrite(TableWrite):
         # journal modes keeps other connections from reading.
         read = (copy_context() if ambient.works_in(self.source.name) else Context()).run
         target = read(sqlite.read_target, self.source, self.table, new, self.keys)
-        report, record = self._begin_report(ambient, target)
+        report, record = self._begin_report(ambient, target, self.source)
         if record is not None and (earlier := read(record.earlier_run)) is not None:
             return self._skipped(report, record, earlier)
         if not self._is_wanted(target):

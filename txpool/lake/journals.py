@@ -1,0 +1,203 @@
+"""The journals in a warehouse: which files a transaction, and each attempt of Spark's tasks within it, has made.
+
+A journal is durable before the first file, and lists each file before that is made. The transaction's own journal is
+there before the first attempt's. Its name is the gtrid; an attempt's has the numbers of write, partition and attempt
+behind that. The driver takes the files of the attempts that it publishes over into its own journal, before it commits;
+a sweep removes that one last. So if it is gone, the journals of attempts list files that nobody has published.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from txpool import failpoints
+from txpool.errors import ConfigurationError, OperationalError
+from txpool.process.durable import create_file, sync
+
+FOLDER: Final = "_txpool"
+_ENDING: Final = ".journal"
+_ATTEMPT: Final = ".attempt"
+_ATTEMPTS: Final = re.compile(rf"(.+)\.\d+\.\d+\.\d+{re.escape(_ATTEMPT)}")
+_FORMAT: Final = "txpool lake journal 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Journals:
+    """The journals of a warehouse, as plain data. Errors: ConfigurationError, OperationalError, OSError."""
+
+    #: The datasource's name, for errors.
+    name: str
+    #: The warehouse's folder, without links.
+    root: str
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.root, FOLDER)
+
+    def inside(self, location: str) -> str:
+        """The absolute path of a location in the warehouse. ConfigurationError if it is elsewhere."""
+        path = os.path.realpath(location.removeprefix("file://"))
+        relative = os.path.relpath(path, self.root)
+        if relative.split(os.sep)[0] in ("..", FOLDER, "."):
+            raise ConfigurationError(
+                f"{self.name}: the warehouse is {self.root}, and {location} is not in it: tables have their files "
+                "there. Not written"
+            )
+        return path
+
+    def require_own_folder(self) -> None:
+        """Whoever can write there could list any file for removal."""
+        found = os.lstat(self.folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise OperationalError(
+                f"{self.name}: {self.folder} belongs to user {found.st_uid}, or others may write there, and it says "
+                "which files are removed. Nothing was done; work as its owner, or chmod 700 it"
+            )
+
+    # -- a transaction's ----------------------------------------------------------------------------------------
+
+    def path_of(self, gtrid: str) -> Path:
+        """Where the transaction's journal is."""
+        return self.folder / f"{_spelled(gtrid)}{_ENDING}"
+
+    def open(self, gtrid: str) -> int:
+        """A new journal, durable; its descriptor."""
+        return self._open(self.path_of(gtrid), gtrid)
+
+    def list_files(self, journal: int, *paths: str) -> None:
+        """Write the files' paths into a journal, durably; the files may be made then."""
+        lines = [json.dumps(os.path.relpath(path, self.root)).encode("ascii") + b"\n" for path in paths]
+        text = b"".join(lines)
+        if os.write(journal, text) != len(text):
+            raise OperationalError(f"{self.name}: the journal could not be written, and {paths[0]} was not made")
+        os.fdatasync(journal)
+
+    def list_new(self, journal: int, path: str) -> None:
+        """List a file that is about to be made; its folder is made. OperationalError if the file is there."""
+        if os.path.lexists(path):
+            raise OperationalError(f"{self.name}: {path} exists, and was left as it is")
+        self.list_files(journal, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+
+    def listed(self, gtrid: str) -> list[str]:
+        """The files that a transaction's journal lists; none if it has gone."""
+        with suppress(FileNotFoundError):
+            return self._read(self.path_of(gtrid), gtrid)
+        return []
+
+    def remove(self, gtrid: str) -> None:
+        """Remove a transaction's journal, durably, once those of the attempts that it has published are gone."""
+        with suppress(FileNotFoundError):
+            self.path_of(gtrid).unlink()
+        sync(self.folder)
+
+    def gtrids(self) -> Iterator[str]:
+        """The transactions that have journals, as the names of files say."""
+        for name in os.listdir(self.folder):
+            if name.endswith(_ENDING):
+                yield _unspelled(name.removesuffix(_ENDING))
+            elif found := _ATTEMPTS.fullmatch(name):
+                yield _unspelled(found[1])
+
+    # -- an attempt's -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def attempt(self, gtrid: str, numbers: str) -> Iterator[int]:
+        """The descriptor of a new attempt's journal, locked for the length of the block, in which it makes files."""
+        if not self.path_of(gtrid).exists():
+            raise OperationalError(
+                f"{self.name}: {self.path_of(gtrid)} is not there for this task. Either {gtrid} has ended, or this "
+                "executor does not have the driver's folder under that path, as a mount of one file system"
+            )
+        self.require_own_folder()
+        stem = f"{gtrid}.{numbers}"
+        journal = self._open(self.folder / f"{_spelled(stem)}{_ATTEMPT}", stem)
+        try:
+            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.fstat(journal).st_nlink:
+                raise OperationalError(f"{self.name}: {gtrid} has ended, and what this task would write with it")
+            yield journal
+        finally:
+            os.close(journal)
+
+    def attempts(self, gtrid: str) -> list[tuple[str, Path]]:
+        """The names and paths of a transaction's attempts' journals."""
+        found = []
+        for path in self.folder.glob(f"{_spelled(gtrid)}.*{_ATTEMPT}"):
+            parts = _ATTEMPTS.fullmatch(path.name)
+            if parts is not None and _unspelled(parts[1]) == gtrid:
+                found.append((_unspelled(path.name.removesuffix(_ATTEMPT)), path))
+        return sorted(found)
+
+    @contextmanager
+    def held(self, stem: str, path: Path) -> Iterator[list[str]]:
+        """The files that an attempt's journal lists, while no task works with it; the journal goes with the block.
+
+        OperationalError if a task still writes: whatever it makes has to be seen first.
+        """
+        try:
+            journal = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            yield []
+            return
+        try:
+            try:
+                fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise OperationalError(
+                    f"{self.name}: a task of Spark's still writes files for {stem}, whose transaction has ended: they "
+                    "are removed once it has ended, too"
+                ) from error
+            yield self._read(path, stem) if os.fstat(journal).st_nlink else []
+            with suppress(FileNotFoundError):
+                path.unlink()
+        finally:
+            os.close(journal)
+
+    def _open(self, path: Path, stem: str) -> int:
+        create_file(path, f"{_FORMAT} {stem}\n".encode("ascii"))
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def _read(self, path: Path, stem: str) -> list[str]:
+        """The files that a journal lists. A line that a crash has cut off names a file that was never made."""
+        lines = path.read_text(encoding="ascii").split("\n")
+        if lines[0] != f"{_FORMAT} {stem}":
+            raise OperationalError(f"{self.name}: {path} is no journal of {stem}. Nothing was removed")
+        return [self.inside(os.path.join(self.root, json.loads(line))) for line in lines[1:-1]]
+
+
+def remove_files(paths: Iterable[str]) -> None:
+    """Remove files that nothing names, durably."""
+    for path in paths:
+        if failpoints.armed:
+            failpoints.hit("lake.sweeping")
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+            sync(os.path.dirname(path))
+
+
+def sync_files(root: str, paths: Iterable[str]) -> None:
+    """Make files durable, and the folders below the root that lead to them."""
+    folders = set()
+    for path in sorted(paths):
+        sync(path)
+        while (path := os.path.dirname(path)) not in folders and path.startswith(root):
+            folders.add(path)
+    sync(*folders)
+
+
+def _spelled(stem: str) -> str:
+    return stem.replace(":", "+")
+
+
+def _unspelled(name: str) -> str:
+    return name.replace("+", ":")

@@ -1,0 +1,118 @@
+"""One write_table() into an Iceberg table within a transaction: tasks write its files, the driver stages a snapshot."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from txpool.errors import NotSupportedError, ProgrammingError
+from txpool.lake.opening import catalog
+from txpool.spark.commit.attempts import PartitionResult, require_all
+from txpool.spark.commit.status import TaggedJob
+from txpool.spark.table.lake.task import RESULT, LakeTask
+from txpool.spark.table.report import FinishedPartitions, Progress, WriteReport, reporting
+from txpool.spark.table.table_write import TableWrite
+from txpool.spark.table.target import Target
+from txpool.spark.table.tasks import DIRECT
+from txpool.spark.task.task import unpickled
+from txpool.spark.types.columns import mapped_in_arrow
+
+if TYPE_CHECKING:
+    from txpool.lake.tables import LakeCatalog, LakeTable
+    from txpool.tm.transaction import Transaction
+
+#: The newest format of tables that pyiceberg writes.
+_FORMAT = 2
+
+
+class LakeWrite(TableWrite):
+    """Tasks write the rows into files of the warehouse. Retries leave files, which no snapshot names."""
+
+    def run(self, ambient: Transaction) -> WriteReport:
+        """Write as a part of the transaction, unless an earlier run has."""
+        if self.mode == "upsert":
+            raise NotSupportedError(
+                f"write_table() does not upsert into Iceberg tables, and nothing was done: {self.source.name} rewrites "
+                f"whole files for that. Write txpool.lake.catalog(…).load_table({self.table!r}).upsert(df.toArrow())"
+            )
+        ambient.adopt((), late_branches=False)  # raises without a decision log, before the job rather than after it
+        lake = catalog(self.source)
+        target = Target(f"{self.source.name}.{self.table}", exists=lake.table_exists(self.table))
+        if not target.exists and not self.create:
+            raise ProgrammingError(
+                f"there is no table {self.table} in {self.source.name}: name an existing table, or create it by "
+                "create=True. Nothing was done."
+            )
+        report, record = self._begin_report(ambient, target, lake.datasource)
+        if record is None:
+            return self._write(ambient, lake, target, report)
+        with closing(lake.datasource.connect()) as connection:
+            earlier = record.claim(connection)
+            if earlier is not None:
+                return self._skipped(report, record, earlier)
+            report = self._write(ambient, lake, target, report)
+            record.finish(connection, report.partitions, report.rows)
+        return report
+
+    def _write(self, ambient: Transaction, lake: LakeCatalog, target: Target, report: WriteReport) -> WriteReport:
+        from txpool.spark.table.lake.columns import match, new_schema
+
+        if not self._is_wanted(target):
+            return report
+        if not target.exists:
+            lake.create_table(self.table, new_schema(self.df.schema.fields))
+        table = lake.load_table(self.table)
+        if table.metadata.format_version > _FORMAT:
+            raise NotSupportedError(
+                f"{target.name} has format version {table.metadata.format_version}, and pyiceberg writes no newer than "
+                f"{_FORMAT}. Nothing was done."
+            )
+        df, layout = match(self.df, table.schema(), target.name)
+        changes = table.transaction()  # the journal is there before any task
+        done = None if self.progress is None else df.sparkSession.sparkContext.accumulator({}, FinishedPartitions())
+        journals = lake.journals
+        task = LakeTask(journals, ambient.gtrid, report.write, _metadata(table), layout.encodings, done)
+        report, files = self._run(ambient, mapped_in_arrow(self._coalesced(df), task, RESULT).rdd, report, done)
+        changes.publish(files, overwrite=self.mode == "overwrite")
+        changes.commit_transaction()
+        return report
+
+    def _run(self, ambient: Transaction, rdd: Any, report: WriteReport, done: Any) -> tuple[WriteReport, list[Any]]:
+        """Run the job. Of each partition it returns one attempt's result, whose files are published."""
+        partitions = rdd.getNumPartitions()
+
+        def measured() -> Progress:
+            sizes = list(dict(done.value).values())
+            return Progress(partitions, len(sizes), sum(rows for rows, _ in sizes), sum(size for _, size in sizes))
+
+        with TaggedJob(rdd.context, report.label) as job:
+            ambient.on_cancel(job.cancel)
+            try:
+                with reporting(self.progress, measured, report.label):
+                    rows = rdd.collect()
+                results = [PartitionResult.unpack(ambient.gtrid, json.loads(row.packed)) for row in rows]
+                require_all(ambient.gtrid, results, partitions)
+                attempts, all_succeeded = job.attempts()
+            except BaseException:
+                ambient.adopt((), late_branches=True)  # a task that still writes leaves files, which recovery removes
+                job.cancel(wait=True)
+                raise
+            ambient.adopt((), late_branches=not all_succeeded)
+        number, size = (sum(numbers) for numbers in zip((0, 0), *(result.size for result in results), strict=True))
+        report = replace(report, strategy=DIRECT, partitions=len(results), attempts=attempts, rows=number, bytes=size)
+        return report, [each for row in rows for each in unpickled(row.files)]
+
+
+def _metadata(table: LakeTable) -> str:
+    """What tasks need to know of a table: all but its history."""
+    history: dict[str, Any] = {
+        "snapshots": [],
+        "snapshot_log": [],
+        "metadata_log": [],
+        "refs": {},
+        "current_snapshot_id": None,
+    }
+    text: str = table.metadata.model_copy(update=history).model_dump_json()
+    return text

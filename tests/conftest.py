@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import none
 
 from tests.support.left_open import close_all
@@ -49,6 +49,10 @@ pytest_plugins = [
     "tests.support.strangers",
     "tests.support.ordering",  # of those that look at all tests the last
 ]
+
+# No test fails for what a busy machine makes slow.
+settings.register_profile("txpool", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("txpool")
 
 # A suite that is started in the background of a shell ignores SIGINT, and so would every process it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -55,7 +55,7 @@ def texts(draw: st.DrawFn, database: str) -> str:
     return ";".join(pieces)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(text=texts("postgresql"))
 def test_postgresql(databases: Databases, text: str) -> None:
     says = POSTGRESQL.ending[text]
@@ -76,7 +76,7 @@ def test_postgresql(databases: Databases, text: str) -> None:
 MODES = ["", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES,ANSI_QUOTES", "MSSQL"]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(text=texts("mysql"))
 def test_mariadb(mariadb: MySQLServer, text: str) -> None:
     says = MYSQL.ending[text]

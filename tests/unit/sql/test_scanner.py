@@ -50,7 +50,7 @@ _COMMENT = st.one_of(
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_a_text_is_read_as_it_was_made(name: str, data: st.DataObject) -> None:
     token = st.one_of(_WORD, _SIGN, *PIECES[name])
@@ -68,7 +68,7 @@ def test_a_text_is_read_as_it_was_made(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=st.text(st.sampled_from("';\"`$-/*#[]()%@!\\\n aEx1;commit"), max_size=60))
 def test_any_text_is_read(name: str, text: str) -> None:
     dialect = DIALECTS[name]

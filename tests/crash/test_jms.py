@@ -20,11 +20,10 @@ from recovery.manager import RecoveryManager
 from tests.crash.evidence import SEED
 from tests.crash.test_messages import KILLS, MESSAGES, Work
 from tests.support.jms.broker import Artemis
-from tests.support.jms.fixtures import artemis, write_site
+from tests.support.jms.fixtures import write_site
 from tests.support.waiting import until
 from txpool.datasource import registry
 
-__all__ = ["artemis"]
 pytestmark = pytest.mark.slow
 
 #: Their messages are delivered however often.

@@ -22,11 +22,10 @@ from recovery.manager import RecoveryManager
 from tests.crash.evidence import SEED
 from tests.support import preloaded
 from tests.support.kafka.broker import Broker
-from tests.support.kafka.fixtures import kafka, topics, write_site
+from tests.support.kafka.fixtures import write_site
 from tests.support.waiting import until
 from txpool.datasource import registry
 
-__all__ = ["kafka", "topics"]
 pytestmark = pytest.mark.slow
 
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"

@@ -21,7 +21,7 @@ import txpool
 from recovery.manager import RecoveryManager
 from tests.support import preloaded
 from tests.support.kafka.broker import TIMEOUT, Broker, find_classpath
-from tests.support.kafka.fixtures import kafka, topics, write_site
+from tests.support.kafka.fixtures import write_site
 from tests.support.waiting import until
 from txpool import failpoints
 from txpool.datasource import registry
@@ -36,7 +36,6 @@ from txpool.xid import parse
 if TYPE_CHECKING:
     from tests.conftest import Require
 
-__all__ = ["kafka", "topics"]
 pytestmark = pytest.mark.slow
 
 

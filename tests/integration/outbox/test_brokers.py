@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 _numbers = itertools.count()
 #: The brokers that take long to start are killed and restart, too.
-EVERY = os.environ.get("TXPOOL_TEST_BROKERS") == "all"
+EVERY = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 JAVAS = ("kafka", "jms")
 SLOW = ("rabbitmq", *JAVAS)
 #: A relay that is killed behind the broker's confirmation of some message, and before its row goes.

@@ -42,6 +42,8 @@ pytest_plugins = [
     "tests.crash.evidence",
     "tests.support.jdbc",
     "tests.support.jdbc_places",
+    "tests.support.jms.fixtures",
+    "tests.support.kafka.fixtures",
     "tests.support.marking",
     "tests.support.mysql",
     "tests.support.sampling",

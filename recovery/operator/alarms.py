@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from recovery.operator.listing import InDoubt
-from recovery.scan.report import Alarm, AlarmKind
+from recovery.scan.report import Alarm, AlarmKind, LeftAlone
 from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.config.settings import RecoverySettings
 from txpool.log.locations import LocationNote
@@ -42,10 +42,17 @@ class Alarms:
         self.first_seen = former.first_seen
         self.standing = former.standing
 
-    def update(self, in_doubt: Collection[InDoubt], snapshot: Snapshot, slots: Mapping[str, PreparedSlots]) -> None:
+    def update(
+        self,
+        in_doubt: Collection[InDoubt],
+        snapshot: Snapshot,
+        slots: Mapping[str, PreparedSlots],
+        left_alone: Iterable[LeftAlone] = (),
+    ) -> None:
         """Raise and end alarms by what the current scan has found, and log the changes."""
         previous = {(alarm.kind, alarm.subject): alarm for alarm in self.standing}
         found = [*_heuristic(in_doubt), *_disputed(snapshot), *_unknown(snapshot), *unconfigured(snapshot)]
+        found += _lacking_rights(left_alone)
         found += self._overdue(in_doubt, snapshot)
         found += [*_not_answering(snapshot.unanswered), *self._short_of_slots(slots), *_foreign(snapshot)]
         standing = []
@@ -188,6 +195,23 @@ def unconfigured(snapshot: Snapshot) -> list[Alarm]:
             "this configuration leads to. They keep their locks: add the datasource's file to `datasources`"
         )
     return [Alarm(AlarmKind.UNCONFIGURED.value, subject, "; ".join(found)) for subject, found in texts.items()]
+
+
+def _lacking_rights(left_alone: Iterable[LeftAlone]) -> list[Alarm]:
+    """Branches that recovery's user has no right to end: one alarm for each datasource."""
+    found: dict[str, list[LeftAlone]] = {}
+    for each in left_alone:
+        if each.lacks_right:
+            found.setdefault(each.datasource, []).append(each)
+    return [
+        Alarm(
+            AlarmKind.RIGHT.value,
+            name,
+            f"recovery lacks a right in datasource {name}, and cannot end {lefts[0].gid} ({len(lefts)} branches in "
+            f"all): {lefts[0].error}. Its decision is kept. Give the user that right, and the next scan ends them",
+        )
+        for name, lefts in found.items()
+    ]
 
 
 def _describe_note(note: LocationNote) -> str:

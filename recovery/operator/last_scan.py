@@ -138,7 +138,7 @@ class LastScan:
         found_in_doubt = in_doubt(replace(snapshot, heuristics=heuristics), datasources, saved, over=over)
         remaining = _still_in_doubt(found_in_doubt, report)
         slots_by_name = slots(datasources, snapshot.listings)
-        self.alarms.update(remaining, snapshot, slots_by_name)
+        self.alarms.update(remaining, snapshot, slots_by_name, report.left_alone)
         remaining = tuple(replace(each, age=self.alarms.age(each)) if each.unresolved else each for each in remaining)
         found = [_datasource_status(each, snapshot, remaining, slots_by_name) for each in configured]
         report = replace(report, alarms=self.alarms.standing)

@@ -15,7 +15,7 @@ from txpool import failpoints, tracing
 from txpool.config.secrets import describe_error
 from txpool.log.base import DecisionLog, Heuristic, SideRecord
 from txpool.resources.base import BranchOutcome, BranchRecord, forget_ends, remembers_end
-from txpool.resources.recovery_access import BranchRecovery, optional
+from txpool.resources.recovery_access import BranchRecovery, LackOfRight, optional
 from txpool.tm.commit.annotations import NOTE, TRACEPARENT
 from txpool.tm.commit.gone import judged_absent, judged_without_row
 from txpool.tm.commit.progress import PhaseTwoProgress
@@ -25,7 +25,8 @@ _ASKED_AGAIN = "or refused it; recovery asks again"
 
 def _explanation(manager: BranchRecovery, record: BranchRecord) -> str:
     explain = optional(manager, "why_not")
-    return "" if explain is None else str(explain(record))
+    found: str = "" if explain is None else explain(record)
+    return found
 
 
 class RecoveryPass:
@@ -217,7 +218,8 @@ class RecoveryPass:
         return name
 
     def _leave_named_alone(self, record: BranchRecord, reason: str, error: str = "") -> None:
-        left = LeftAlone(record.xid.gtrid, record.xid.joined, record.datasource, reason, error=error)
+        gid, lacks = record.xid.joined, isinstance(error, LackOfRight)
+        left = LeftAlone(record.xid.gtrid, gid, record.datasource, reason, error=error, lacks_right=lacks)
         self.recorder.record_left_alone(left)
 
     def _record_heuristic(

@@ -35,6 +35,8 @@ class LeftAlone:
     alarm: bool = True
     #: The database's error, if recovery tried to end the branch and got no answer; else empty.
     error: str = ""
+    #: True if recovery's user lacks the right to end it.
+    lacks_right: bool = False
 
 
 class AlarmKind(Enum):
@@ -44,6 +46,7 @@ class AlarmKind(Enum):
     DISPUTED = "disputed"  #: the branches of a transaction name different deciders
     UNKNOWN = "unknown"  #: all nodes are ours, and processes that the log does not know have prepared branches
     UNCONFIGURED = "unconfigured"  #: a node of ours prepares in a database that is not configured
+    RIGHT = "right"  #: recovery's user lacks a right that it needs to end a branch
     OVERDUE = "overdue"  #: a transaction has been in doubt for longer than alarm.in-doubt, or than its process may take
     UNREACHABLE = "unreachable"  #: a datasource does not answer
     SLOTS = "slots"  #: a server has few prepared slots left, by alarm.slots

@@ -1,7 +1,7 @@
 """KAFKA-20734: a broker of 4.4 that is killed behind its answer to a commit forgets its markers, and hides messages.
 
-Recovery writes them, or says which right it lacks. It needs several kills, each with a start of the broker: it runs
-with TXPOOL_CRASH_FULL=1.
+Recovery writes them, or says which right it lacks. It needs several kills, each with a start of the broker, or a broker
+with ACLs: it runs with TXPOOL_CRASH_FULL=1.
 """
 
 from __future__ import annotations
@@ -14,6 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    NewTopic,
+    ResourcePattern,
+    ResourceType,
+)
+from kafka.errors import AuthorizationError
 
 from tests.support.kafka.broker import Broker, find_classpath
 from txpool.resources.base import BranchOutcome, BranchRecord
@@ -52,6 +63,57 @@ def test_the_markers_that_a_broker_has_forgotten_are_written(tmp_path: Path, req
     finally:
         broker.kill()
         gc.collect()
+
+
+_LOGINS = "PlainLoginModule required username=admin password=root user_admin=root user_app=app"
+#: A broker whose user `app` may do what the page on Kafka asks for, but for ClusterAction.
+_ACLS = {
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:SASL_PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.plaintext.plain.sasl.jaas.config": f"org.apache.kafka.common.security.plain.{_LOGINS};",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin;User:ANONYMOUS",
+}
+
+
+def _login(user: str, password: str) -> dict[str, str]:
+    options = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+    return options | {"sasl_plain_username": user, "sasl_plain_password": password}
+
+
+def _allow(admin: KafkaAdminClient) -> None:
+    topic = ResourcePattern(ResourceType.TOPIC, "out")
+    ids = ResourcePattern(ResourceType.TRANSACTIONAL_ID, "txp1:", ACLResourcePatternType.PREFIXED)
+    rights = [(topic, ACLOperation.WRITE), (topic, ACLOperation.READ), (ids, ACLOperation.WRITE)]
+    admin.create_acls([ACL("User:app", "*", right, ACLPermissionType.ALLOW, of) for of, right in rights])
+
+
+def test_the_broker_says_that_the_right_to_write_markers_is_missing(tmp_path: Path, require: Require) -> None:
+    classpath = find_classpath()
+    require(classpath, "Kafka: apt-get install maven default-jdk-headless, which bring it")
+    assert classpath is not None
+    broker = Broker(tmp_path, classpath, **_ACLS)
+    name = make_xid(make_gtrid("n1", "abcdefghijkl", 1), 0, "out")
+    deadline = time.monotonic() + 120
+    try:
+        broker.start()
+        with closing(KafkaAdminClient(bootstrap_servers=broker.address, **_login("admin", "root"))) as admin:
+            admin.create_topics([NewTopic("out", 1, 1)])
+            _allow(admin)
+        with closing(Wire(broker.address, _login("app", "app"))) as wire:
+            producer = wire.begin(name.joined, 600, deadline)
+            wire.send(producer, [Record("out", 0, None, b"one", ())], deadline)
+            with pytest.raises(AuthorizationError):
+                wire.write_markers(producer, [("out", 0)], deadline, commit=True)
+            record = BranchRecord(name, "out", wire.cluster(), evidence_of(producer, [("out", 0)]))
+            assert end_branch(wire, record, commit=True) == (BranchOutcome.COMMITTED, "")
+        with closing(Wire(broker.address, _login("app", "wrong"))) as wire:
+            outcome, _ = end_branch(wire, record, commit=True)
+            assert outcome is BranchOutcome.UNKNOWN
+    finally:
+        broker.kill()
 
 
 def _forgotten(broker: Broker, number: int) -> bool:

@@ -50,7 +50,7 @@ class OutboxBroker(ABC):
     def start(self) -> None:
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self._process = self._started(log.fileno())
-        until(self._answers, 180)
+        until(self._answers, 600)
 
     @abstractmethod
     def _started(self, log: int) -> subprocess.Popen[bytes]: ...
@@ -137,6 +137,7 @@ class RabbitMQ(OutboxBroker):
             while (got := channel.basic_get(name))[0] is not None:
                 _, properties, body = got
                 assert properties.headers[ID] == properties.message_id
+                assert properties.delivery_mode == pika.DeliveryMode.Persistent.value
                 found.append((properties.message_id, body))
         return found  # not acknowledged: they are there again
 

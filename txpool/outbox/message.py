@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from txpool.resources.outbox import Row
+from txpool.tm.commit.annotations import traceparent_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +26,4 @@ class Message:
     def of(cls, row: Row, attempt: int) -> Message:
         """Of a row of the table."""
         payload = row.payload.decode() if row.is_text else row.payload
-        return cls(row.id, row.key, payload, attempt, row.traceparent)
+        return cls(row.id, row.key, payload, attempt, traceparent_in(row.traceparent or "") or None)

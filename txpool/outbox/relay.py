@@ -145,11 +145,12 @@ class Relay:
 
     def _call(self, number: int, begun: Row, attempt: int) -> DeliveryOutcome:
         try:
+            message = Message.of(begun, attempt)  # of a text that is none, this one has failed
             with transaction() as delivery:
-                if delivery.trace is not None and begun.traceparent is not None:
-                    delivery.trace.link([begun.traceparent])
+                if delivery.trace is not None and message.traceparent is not None:
+                    delivery.trace.link([message.traceparent])
                 self._hold(number, attempt)
-                self._deliver(Message.of(begun, attempt))
+                self._deliver(message)
                 alone = self._is_alone(delivery)
                 self._take_away(number, attempt, None if alone else delivery.gtrid)
         except _Taken:

@@ -34,6 +34,12 @@ class PreparedBranch:
         return self.roles is None or not self.roles.isdisjoint(logins)
 
 
+class LackOfRight(str):
+    """Why a branch cannot be ended, if that is a right that recovery's user lacks: trying again does not help."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedSlots:
     """How many prepared transactions a server can hold, and how many it holds, of txpool and of others."""
@@ -46,8 +52,8 @@ class BranchRecovery(Protocol):
     """Recovery's access to a datasource of mode xa. Thread-safe: every method opens a connection and closes it.
 
     It may also have `slots() -> PreparedSlots`, for alarms; `why_not(record) -> str`, the reason why the last commit or
-    rollback of a branch was UNKNOWN; and `phase_two() -> SharedPhaseTwo`, by which a pass ends all of its branches,
-    instead of by `commit` and `rollback`: see `optional`.
+    rollback of a branch was UNKNOWN, a `LackOfRight` if it is one; and `phase_two() -> SharedPhaseTwo`, by which a pass
+    ends all of its branches, instead of by `commit` and `rollback`: see `optional`.
     """
 
     def identity(self) -> str:

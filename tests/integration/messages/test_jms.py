@@ -16,7 +16,7 @@ import txpool
 from recovery.manager import RecoveryManager
 from tests.support import preloaded
 from tests.support.jms.broker import Artemis
-from tests.support.jms.fixtures import artemis, queues, write_site
+from tests.support.jms.fixtures import write_site
 from tests.support.waiting import until
 from txpool import failpoints
 from txpool.datasource import registry
@@ -32,7 +32,6 @@ from txpool.resources.jms.driver import JmsDriver
 from txpool.resources.jms.manager import MANAGER
 from txpool.xid import Xid, make_xid
 
-__all__ = ["artemis", "queues"]
 pytestmark = pytest.mark.slow
 
 

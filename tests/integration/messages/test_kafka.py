@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaProducer
+from kafka.errors import ClusterAuthorizationFailedError
 
 import txpool
 from recovery.manager import RecoveryManager
 from tests.support import preloaded
 from tests.support.kafka.broker import TIMEOUT, Broker, find_classpath
-from tests.support.kafka.fixtures import kafka, topics, write_site
+from tests.support.kafka.fixtures import write_site
 from tests.support.waiting import until
 from txpool import failpoints
 from txpool.datasource import registry
@@ -36,7 +37,6 @@ from txpool.xid import parse
 if TYPE_CHECKING:
     from tests.conftest import Require
 
-__all__ = ["kafka", "topics"]
 pytestmark = pytest.mark.slow
 
 
@@ -402,6 +402,28 @@ def test_missing_markers_are_written(site: Site) -> None:
     site.wire.write_markers(producer, parts, time.monotonic() + 30, commit=True)
     assert site.wire.left_open(producer, parts) == []
     assert site.out() == [b"left"]
+
+
+def test_markers_that_may_not_be_written_are_an_alarm(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has lost markers, and lets this user write none: no broker of 4.2 loses any."""
+    killed_at(site, "marked.committed")
+    with closing(RecoveryManager("recovery.properties")) as manager, monkeypatch.context() as patch:
+
+        def refused(*_: object, **__: object) -> None:
+            raise ClusterAuthorizationFailedError
+
+        patch.setattr(branch, "_VISIBLE", 0.1)
+        patch.setattr(Wire, "left_open", lambda wire, producer, parts: parts)
+        patch.setattr(Wire, "write_markers", refused)
+        report = manager.scan()
+        assert [(each.kind, each.subject) for each in report.alarms] == [("right", "out")]
+        assert "needs the right ClusterAction" in report.alarms[0].text
+        assert report.forgotten == ()
+        patch.undo()
+        report = manager.scan()
+        assert (report.alarms, report.left_alone) == ((), ())
+        assert len(report.forgotten) == 1
+    assert site.out() == [b"child"]
 
 
 def test_a_transaction_without_a_timeout_gets_a_third_of_the_brokers(site: Site) -> None:

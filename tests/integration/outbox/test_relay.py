@@ -72,6 +72,15 @@ def test_a_message_that_fails_is_parked_with_its_count(place: Place) -> None:
     assert (place.applied(), place.left()) == (["a1", "b1", "free", "bad", "a3"], 0)
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_text_that_is_none_holds_up_no_other(place: Place) -> None:
+    outbox = Outbox(place.datasource("orders", outbox_attempts=1))
+    place.send("planted", "good")
+    place.sql("orders", "update txpool_outbox set payload = x'ff' where number = 1")
+    assert outbox.relay(place.apply).deliver_all() == 1
+    assert (place.applied(), outbox.state().parked) == (["good"], 1)
+
+
 def test_later_ones_of_a_parked_key_go_on_if_that_is_configured(place: Place) -> None:
     outbox = Outbox(place.datasource("orders", outbox_attempts=1, outbox_skip_parked=True))
     place.send("a1", "bad", "a3", key="a")

@@ -36,6 +36,15 @@ def test_its_delivery_links_to_who_has_sent(place: Place, spans: InMemorySpanExp
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_what_somebody_has_planted_there_is_no_header(place: Place) -> None:
+    place.send("one")
+    place.sql("orders", "update txpool_outbox set traceparent = '00-' || char(13, 10) || 'Nats-Msg-Id: 1'")
+    found: list[Message] = []
+    assert place.outbox.relay(found.append).deliver_all() == 1
+    assert headers_of(found[0]) == {"txpool-id": found[0].id}
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_nothing_without_a_tracer(place: Place) -> None:
     place.send("one")
     found: list[Message] = []

@@ -13,13 +13,14 @@ import pytest
 
 from recovery.manager import RecoveryManager
 from tests.support.kafka.broker import Broker
-from tests.support.kafka.fixtures import kafka, topics, write_site
+from tests.support.kafka.fixtures import write_site
 
-__all__ = ["kafka", "topics"]
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_BEGIN = """
-    import json, os, sys
+#: A cluster: a transaction for each way to lose an attempt of the first partition, and two whose driver is killed. One
+#: of these is prepared then, and the other decided.
+_SCRIPT = """
+    import json, os, sys, threading, time
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -40,11 +41,7 @@ _BEGIN = """
     def numbers(first, count):
         text = "cast(id as string)"
         return spark.range(first, first + count, 1, 2).selectExpr(f"{text} key", f"cast({text} as binary) value")
-"""
-# A cluster, and a transaction for each way to lose an attempt of the first partition.
-_LOSING = (
-    _BEGIN
-    + """
+
 
     class Fails(messages._Send):
         def __call__(self, rows):
@@ -88,18 +85,28 @@ _LOSING = (
                 write_messages(frame, "out.properties")
         except txpool.ProgrammingError as error:
             refused.append(str(error))
-    print(json.dumps([said, refused]))
-    spark.stop()
+    print(json.dumps([said, refused]), flush=True)
+
+
+    def send(first):
+        with txpool.transaction():
+            write_messages(numbers(first, 4), "out.properties")
+
+
+    prepared = threading.Event()
+
+
+    def stay():
+        prepared.set()
+        time.sleep(3600)
+
+
+    failpoints.arm("coordinator.prepared", stay)
+    threading.Thread(target=send, args=[12], daemon=True).start()
+    prepared.wait()
+    failpoints.arm("coordinator.decided", "kill")
+    send(16)
 """
-)
-_DRIVER = (
-    _BEGIN
-    + """
-    with txpool.transaction():
-        write_messages(numbers(int(sys.argv[3]), 4), "out.properties")
-        failpoints.arm(sys.argv[2], "kill")
-"""
-)
 
 
 def values(kafka: Broker, topic: str) -> list[int]:
@@ -115,33 +122,24 @@ def recover(folder: Path) -> None:
     assert (report.heuristics, report.alarms) == ((), ())
 
 
-def test_each_row_is_sent_once_whichever_attempt_is_lost(
-    local_cluster: Callable[..., str], kafka: Broker, topics: tuple[str, str], tmp_path: Path
+def test_each_row_is_sent_once_whichever_attempt_or_driver_is_lost(
+    spark_process: Callable[..., subprocess.Popen[str]], kafka: Broker, topics: tuple[str, str], tmp_path: Path
 ) -> None:
     write_site(tmp_path, kafka, topics)
-    output = local_cluster(_LOSING, str(tmp_path))
+    driver = spark_process(_SCRIPT, str(tmp_path), master="local-cluster[2,1,1024]")
+    output, _ = driver.communicate(timeout=1200)
+    assert driver.returncode == -signal.SIGKILL, (tmp_path / "script_0.err").read_text()[-8000:]
     said, (too_long, no_messages) = json.loads(output.splitlines()[-1])
     assert said == [[2, 2, True]] * 3
     assert "at most 300 s" in too_long
     assert "has no column value" in no_messages or "id (bigint)" in no_messages
     assert values(kafka, topics[1]) == [*range(12)]
-
-
-def test_a_killed_drivers_rows_are_sent_if_it_has_decided(
-    spark_process: Callable[..., subprocess.Popen[str]], kafka: Broker, topics: tuple[str, str], tmp_path: Path
-) -> None:
-    write_site(tmp_path, kafka, topics)
-    points = "coordinator.prepared", "coordinator.decided"
-    drivers = [spark_process(_DRIVER, str(tmp_path), point, str(4 * n)) for n, point in enumerate(points)]
-    for number, driver in enumerate(drivers):
-        driver.communicate(timeout=240)
-        assert driver.returncode == -signal.SIGKILL, (tmp_path / f"script_{number}.err").read_text()[-8000:]
-    assert values(kafka, topics[1]) == []
     recover(tmp_path)
-    assert values(kafka, topics[1]) == [4, 5, 6, 7]
+    assert values(kafka, topics[1]) == [*range(12), *range(16, 20)]  # what was decided, and not what was prepared
     admin = kafka.admin()
     try:
         open_now = admin.list_transactions(state_filters=["Ongoing"])
     finally:
         admin.close()
-    assert [each for found in open_now.values() for each in found] == []
+    names = [each.transactional_id for found in open_now.values() for each in found]
+    assert [each for each in names if each.startswith("txp1:")] == []

@@ -56,7 +56,7 @@ class Artemis:
         command = [sys.executable, str(POM.with_name("server.py")), self.classpath, str(self._config)]
         with (self.folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
-        until(self._answers, 120)
+        until(self._answers, 600)
 
     def _answers(self) -> bool:
         assert self._process is not None

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.jms.broker import POM, Artemis
 from tests.support.maven import find_classpath
 
 if TYPE_CHECKING:
     from tests.conftest import Require
+    from tests.support.jms.broker import Artemis
 
 _MOST = 40
 _numbers = itertools.count()
@@ -22,6 +22,8 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def artemis(require: Require, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Artemis]:
     """A broker, which tests may kill and start again."""
+    from tests.support.jms.broker import POM, Artemis
+
     classpath = find_classpath(POM)
     require(classpath, "Artemis: apt-get install maven default-jdk-headless, which bring it")
     assert classpath is not None

@@ -72,7 +72,7 @@ class Broker:
         }
         self._config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         (folder / "log4j2.properties").write_text(_LOG)
-        self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._config)).wait(120)
+        self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._config)).wait(600)
 
     @property
     def address(self) -> str:
@@ -96,7 +96,7 @@ class Broker:
 
     def start(self) -> None:
         self._process = self._java("kafka.Kafka", str(self._config))
-        until(self._answers, 120)
+        until(self._answers, 600)
 
     def _answers(self) -> bool:
         assert self._process is not None

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.kafka.broker import Broker, find_classpath
 from tests.support.left_open import close_all
 
 if TYPE_CHECKING:
     from tests.conftest import Require
+    from tests.support.kafka.broker import Broker
 
 PARKING = "parking.after = 2\n"
 _numbers = itertools.count()
@@ -22,6 +22,8 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def kafka(require: Require, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker, which tests may kill and start again."""
+    from tests.support.kafka.broker import Broker, find_classpath
+
     classpath = find_classpath()
     require(classpath, "Kafka: apt-get install maven default-jdk-headless, which bring it")
     assert classpath is not None

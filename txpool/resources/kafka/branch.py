@@ -26,7 +26,7 @@ from txpool.resources.base import (
 )
 from txpool.resources.blocking import BlockingBranch, RecoveryOneByOne
 from txpool.resources.own.resource import Work
-from txpool.resources.recovery_access import PreparedBranch
+from txpool.resources.recovery_access import LackOfRight, PreparedBranch
 from txpool.xid import PREFIX, Xid, make_xid, parse
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def end_branch(wire: Wire, record: BranchRecord, *, commit: bool) -> tuple[Branc
         if not commit:
             return _end(wire, found.producer, [], commit=False)
     except Exception as error:
-        return BranchOutcome.UNKNOWN, described(error)
+        return BranchOutcome.UNKNOWN, _why(error)
     return BranchOutcome.UNKNOWN, "its record has no producer id and epoch, by which it could be committed"
 
 
@@ -243,13 +243,21 @@ def _left_open(wire: Wire, producer: Producer, parts: Parts) -> str:
             try:
                 wire.write_markers(producer, parts, time.monotonic() + WAIT, commit=True)
             except KafkaError as error:
-                return (
+                return _why(
+                    error,
                     f"it is committed, and its messages are hidden in {parts}, as after KAFKA-20734; writing its "
-                    f"markers needs the right ClusterAction: {described(error)}"
+                    "markers needs the right ClusterAction: ",
                 )
             logger.warning("%s: the markers of its commit were missing in %s, and were written", producer, parts)
             deadline, written = time.monotonic() + _VISIBLE, True
         time.sleep(_PAUSE)
+
+
+def _why(error: Exception, text: str = "") -> str:
+    from kafka.errors import AuthorizationError
+
+    why = f"{text}{described(error)}"
+    return LackOfRight(why) if isinstance(error, AuthorizationError) else why
 
 
 class KafkaRecovery(RecoveryOneByOne):
@@ -284,7 +292,7 @@ class KafkaRecovery(RecoveryOneByOne):
             with self._connected() as wire:
                 return end_branch(wire, record, commit=commit)
         except Exception as error:
-            return BranchOutcome.UNKNOWN, described(error)
+            return BranchOutcome.UNKNOWN, _why(error)
 
     def _connected(self) -> AbstractContextManager[Wire]:
         wire = self._connect()

@@ -56,11 +56,16 @@ def printable(note: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in note[:_MAX_LENGTH])
 
 
+def traceparent_in(text: str) -> str:
+    """A traceparent in W3C's form, whoever has written it; empty for any other text."""
+    return text if _TRACEPARENT.fullmatch(text) else ""
+
+
 def annotations_in(records: Iterable[BranchRecord]) -> dict[str, str]:
     """The annotations that a decision has; nothing else of what may stand under their keys."""
     for record in records:
         evidence = record.evidence if isinstance(record.evidence, Mapping) else {}
         note, traceparent = (str(evidence.get(key, "")) for key in (NOTE, TRACEPARENT))
         if note or traceparent:
-            return {NOTE: printable(note), TRACEPARENT: traceparent if _TRACEPARENT.fullmatch(traceparent) else ""}
+            return {NOTE: printable(note), TRACEPARENT: traceparent_in(traceparent)}
     return {NOTE: "", TRACEPARENT: ""}

@@ -1,0 +1,153 @@
+"""A consumer that writes a row and sends a message for each that it gets, recovery and a broker: all are killed.
+
+By default 100 messages and 5 kills, chosen by a seed (TXPOOL_CRASH_SEED); with TXPOOL_CRASH_FULL=1, 10,000 and 100.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import txpool
+from recovery.manager import RecoveryManager
+from recovery.scan.report import ScanReport
+from tests.crash.evidence import SEED
+from tests.support import preloaded
+from tests.support.waiting import until
+from txpool.datasource import registry
+
+FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
+MESSAGES, KILLS = (10_000, 100) if FULL else (100, 5)
+EXPECTED = Counter(map(str, range(MESSAGES)))
+POINTS = (
+    "coordinator.prepared",
+    "marked.commit",
+    "marked.committed",
+    "coordinator.committing",
+    "coordinator.committed",
+    "coordinator.preparing",
+)
+
+CONSUMER = """
+import txpool
+txpool.configure("txpool.properties")
+out = txpool.session("out.properties")
+
+@txpool.consumer("in.properties", max_messages=10, poll=0.2)
+def ship(messages):
+    with txpool.connect("orders.properties") as orders:
+        for each in messages:
+            orders.execute("insert into done values (?)", [each.text])
+            out.send(each.body)
+
+ship.run()
+"""
+RECOVERY = """
+import time
+from recovery.manager import RecoveryManager
+manager = RecoveryManager("recovery.properties")
+while True:
+    manager.scan()
+    time.sleep(0.2)
+"""
+
+
+class Killable(Protocol):
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
+class Work:
+    """The consumer and recovery of the working folder, in processes of their own."""
+
+    def __init__(self, folder: Path, broker: Killable, chance: random.Random) -> None:
+        self.folder, self.broker, self.chance = folder, broker, chance
+        self.running: dict[str, preloaded.Process] = {}
+
+    def start(self, role: str, failpoints: str = "") -> None:
+        source = CONSUMER if role == "consumer" else RECOVERY
+        environment = os.environ | {"TXPOOL_FAILPOINTS": failpoints}
+        self.running[role] = preloaded.start("-c", source, cwd=self.folder, env=environment)
+
+    def kill(self, role: str) -> None:
+        process = self.running.pop(role)
+        process.kill()
+        print(f"{role}: {process.communicate(timeout=60)[1][-6000:]}")
+
+    def done(self) -> list[str]:
+        with closing(sqlite3.connect(self.folder / "orders.db", timeout=60)) as connection:
+            return [text for (text,) in connection.execute("select body from done")]
+
+    def strike(self, least: int) -> None:
+        """Kill one of them, once so many messages are done."""
+        victim = self.chance.choice(["consumer", "consumer", "point", "recovery", "broker"])
+        until(lambda: len(self.done()) >= least, 300, f"stuck before {least}")
+        print(f"after {len(self.done())}: {victim}", flush=True)
+        if victim == "point":
+            self.kill("consumer")
+            self.start("consumer", f"{self.chance.choice(POINTS)}=kill@{self.chance.randint(1, 3)}")
+            until(lambda: self.running["consumer"].poll() is not None or len(self.done()) == MESSAGES, 300)
+            self.kill("consumer")
+            self.start("consumer")
+            return
+        time.sleep(self.chance.random() / 20)  # any moment is right
+        if victim == "broker":
+            self.broker.kill()
+            self.broker.start()
+        else:
+            self.kill(victim)
+            self.start(victim)
+
+    def survive(self) -> list[ScanReport]:
+        """Let them do all messages, and kill each now and then; recovery's reports once all have ended."""
+        inward = txpool.session("in.properties")
+        with txpool.transaction():
+            for number in range(MESSAGES):
+                inward.send(str(number))
+        inward.close()  # else it would try to connect while there is no broker, and kafka-python leaves those sockets
+        for role in ("consumer", "recovery"):
+            self.start(role)
+        for number in range(KILLS):
+            self.strike(number * MESSAGES // KILLS + 1)
+        until(lambda: len(self.done()) >= MESSAGES, 300, "not all were done")
+        self.kill("consumer")
+        self.kill("recovery")
+        with closing(RecoveryManager("recovery.properties")) as manager:
+            reports = [manager.scan()]
+            deadline = time.monotonic() + 120
+            while reports[-1].left_alone or reports[-1].unreachable:
+                assert time.monotonic() < deadline, reports[-1]
+                reports.append(manager.scan())
+        assert [each for report in reports for each in report.heuristics] == []
+        assert Counter(self.done()) == EXPECTED
+        return reports
+
+
+@contextmanager
+def at_work(folder: Path, broker: Killable) -> Iterator[Work]:
+    """In a working folder with the files of a site."""
+    txpool.configure("txpool.properties")
+    source = txpool.DataSource.from_properties("orders.properties")
+    with closing(sqlite3.connect("orders.db")) as connection:
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("create table done (body text)")
+    source.xids_table().create()  # type: ignore[attr-defined]
+    source.close()
+    print(f"seed {SEED}")
+    made = Work(folder, broker, random.Random(SEED))
+    try:
+        yield made
+    finally:
+        for role in [*made.running]:
+            made.kill(role)
+        for each in registry.opened():
+            each.close()
+        txpool.configure()

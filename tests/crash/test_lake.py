@@ -1,8 +1,8 @@
 """A process that writes Iceberg tables is killed: all of its tables and databases change, or none, and no file is left.
 
 Killed at 3 of the named points and at 2 random moments by default, chosen by a seed (TXPOOL_CRASH_SEED); with
-TXPOOL_CRASH_FULL=1 at each point, and 40 times. The tables are read by pyiceberg alone, in a process that does not know
-txpool.
+TXPOOL_CRASH_FULL=1 at each point, and 40 times. At a random moment two writers are in conflict, and recovery is killed,
+too. The tables are read by pyiceberg alone, in a process that does not know txpool.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import URL
 
 import txpool
 import txpool.lake
@@ -63,15 +67,20 @@ import sys
 import pyarrow as pa
 import txpool, txpool.lake
 txpool.configure("txpool.properties")
+
+@txpool.transactional(attempts=100)
+def write(number):
+    lake = txpool.lake.catalog("wh.properties")
+    for name in ("orders", "lines"):
+        lake.load_table("db." + name).append(pa.table({"id": [number]}))
+    with txpool.connect("two.properties") as two:
+        two.execute("insert into done values (%s)", [number])
+
 for number in map(int, sys.argv[1:]):
-    with txpool.transaction():
-        lake = txpool.lake.catalog("wh.properties")
-        for name in ("orders", "lines"):
-            lake.load_table("db." + name).append(pa.table({"id": [number]}))
-        with txpool.connect("two.properties") as two:
-            two.execute("insert into done values (%s)", [number])
+    write(number)
     print(number, flush=True)
 """
+RECOVERY = "from recovery.manager import RecoveryManager\nRecoveryManager('recovery.properties').scan()"
 # pyiceberg alone: what each table holds, and every file that its metadata names.
 READER = """
 import json, sys
@@ -160,8 +169,8 @@ class Site:
         with psycopg.connect(self._databases.dsn("one"), autocommit=True) as there:
             return there.execute(statement.replace("{}", "txpool_spark.")).fetchall()
 
-    def require_whole(self) -> list[int]:
-        """What has been written: the same everywhere; every file that is named is there, and no other."""
+    def _read(self) -> tuple[dict[str, list[int]], set[str]]:
+        """The rows of each table, and the files that its metadata names."""
         pointers = dict(self._in_catalog("select table_name, metadata_location from {}iceberg_tables"))
         read = subprocess.run(
             [sys.executable, "-c", READER],
@@ -173,12 +182,32 @@ class Site:
         )
         assert read.returncode == 0, read.stderr
         found, named = json.loads(read.stdout)
+        return found, set(named)
+
+    def _files(self) -> set[str]:
+        return {str(each) for each in (self.folder / "wh" / "db").rglob("*") if each.is_file()}
+
+    def require_whole(self) -> list[int]:
+        """What has been written: the same everywhere; every file that is named is there, and no other."""
+        found, named = self._read()
         with psycopg.connect(self._databases.dsn("two"), autocommit=True) as connection:
             done = [number for (number,) in connection.execute("select id from done order by id")]
         assert found == {"orders": done, "lines": done}
-        files = {str(each) for each in (self.folder / "wh" / "db").rglob("*") if each.is_file()}
-        assert files == set(named)
+        assert self._files() == named
         return done
+
+    def remove_orphans(self) -> None:
+        """What another program does, at the least age that Spark's procedure takes: a day."""
+        _, named = self._read()
+        for path in map(Path, self._files() - named):
+            if path.stat().st_mtime < time.time() - 24 * 3600:
+                path.unlink()
+
+    def age(self) -> None:
+        """Let all files be older than that, and one of them an orphan."""
+        (self.folder / "wh" / "db" / "orphan").touch()
+        for path in self._files():
+            os.utime(path, (0, 0))
 
 
 @pytest.fixture(params=[False, True], ids=["prepares", "marked"])
@@ -208,10 +237,9 @@ def test_killed_at_every_point(site: Site) -> None:
 
 def test_a_sweep_that_is_killed_is_gone_on_with(site: Site) -> None:
     site.write(1, failpoints="lake.swapped=kill").communicate(timeout=120)
-    source = "from recovery.manager import RecoveryManager\nRecoveryManager('recovery.properties').scan()"
     for nth in (1, 3):
         environment = os.environ | {"TXPOOL_FAILPOINTS": f"lake.sweeping=kill@{nth}"}
-        swept = preloaded.start("-c", source, cwd=site.folder, env=environment)
+        swept = preloaded.start("-c", RECOVERY, cwd=site.folder, env=environment)
         _, errors = swept.communicate(timeout=120)
         assert swept.returncode == -9, errors[-3000:]
     site.recover()
@@ -221,14 +249,70 @@ def test_a_sweep_that_is_killed_is_gone_on_with(site: Site) -> None:
 def test_killed_at_any_moment(site: Site) -> None:
     chance = random.Random(SEED)
     print(f"seed {SEED}")
-    number = 0
     said: list[int] = []
-    for _ in range(RANDOM_KILLS // 2):
-        process = site.write(*range(number, number + 50))
-        number += 50
-        said.append(int(process.stdout.readline()))  # it is at work
-        time.sleep(chance.random() / 2)  # any moment is right
-        process.kill()
-        said += [int(line) for line in process.communicate(timeout=60)[0].split()]
+    for number in range(0, RANDOM_KILLS // 2 * 100, 100):
+        site.age()
+        writers = [site.write(*range(number + first, number + 100, 2)) for first in (0, 1)]
+        said += [int(process.stdout.readline()) for process in writers]  # both are at work
+        for process in chance.sample(writers, 2):
+            time.sleep(chance.random() / 2)  # any moment is right
+            process.kill()
+            said += [int(line) for line in process.communicate(timeout=60)[0].split()]
+            recovering = preloaded.start("-c", RECOVERY, cwd=site.folder, env=dict(os.environ))
+            time.sleep(chance.random() * 2)
+            recovering.kill()
+            recovering.communicate(timeout=60)
+        site.remove_orphans()
         site.recover()
         assert set(said) <= set(site.require_whole())
+
+
+#: What Iceberg's JdbcCatalog commits a table with.
+JDBC = """
+    update txpool_spark.iceberg_tables set metadata_location = %s, previous_metadata_location = %s
+    where catalog_name = 'wh' and table_namespace = 'db' and table_name = 'orders' and metadata_location = %s
+    and (iceberg_type = 'TABLE' or iceberg_type is null)"""
+
+
+@pytest.mark.parametrize("site", [False], ids=["prepares"], indirect=True)
+@pytest.mark.parametrize("commits", [True, False])
+def test_what_a_foreign_writer_meets_while_a_branch_is_in_doubt(site: Site, databases: Any, commits: bool) -> None:
+    import pyarrow as pa
+
+    pointer = "select metadata_location from txpool_spark.iceberg_tables where table_name = 'orders'"
+    before = databases.rows("one", pointer)[0][0]
+    site.write(1, failpoints=f"{'log.recorded' if commits else 'coordinator.prepared'}=kill").communicate(timeout=120)
+    assert databases.rows("one", pointer) == [(before,)]
+    with psycopg.connect(databases.dsn("one"), options="-c lock_timeout=200ms") as connection:
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            connection.execute(JDBC, ["elsewhere", before, before])
+        connection.rollback()
+
+    def jdbc() -> int:
+        with psycopg.connect(databases.dsn("one"), options="-c lock_timeout=60s") as connection:
+            changed = connection.execute(JDBC, ["elsewhere", before, before]).rowcount
+            connection.rollback()
+            return changed
+
+    def foreign() -> None:
+        parts = conninfo_to_dict(databases.dsn("one"), options="-c search_path=txpool_spark -c lock_timeout=60s")
+        uri = URL.create("postgresql+psycopg", query={name: str(value) for name, value in parts.items()})
+        shown = uri.render_as_string(hide_password=False)
+        catalog = SqlCatalog("wh", uri=shown, warehouse=str(site.folder / "wh"), init_catalog_tables="false")
+        try:
+            catalog.load_table("db.orders").append(pa.table({"id": [99]}))
+        finally:
+            catalog.engine.dispose()
+
+    waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    with ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(jdbc), pool.submit(foreign)]
+        while databases.rows("one", waiting)[0][0] < len(others):
+            assert not any(each.done() for each in others), [each.exception() for each in others if each.done()]
+            time.sleep(0.1)
+        site.recover()
+        assert others[0].result(timeout=60) == (0 if commits else 1)
+        others[1].result(timeout=120)
+    found, named = site._read()
+    assert found == {"orders": [1, 99] if commits else [99], "lines": [1] if commits else []}
+    assert all(Path(each.removeprefix("file://")).exists() for each in named)

@@ -30,18 +30,19 @@ class AttemptFiles:
         self._journals = journals
         self._journal = journal
         self._lock = Lock()
-        self._made: set[str] = set()
+        #: Their paths.
+        self.made: set[str] = set()
 
     def file(self, location: str) -> None:
         path = self._journals.inside(location)
         with self._lock:
             self._journals.list_new(self._journal, path)
-            self._made.add(path)
+            self.made.add(path)
 
     def discard(self, location: str) -> None:
         path = self._journals.inside(location)
         with self._lock:
-            self._made.remove(path)
+            self.made.remove(path)
             with suppress(FileNotFoundError):
                 os.unlink(path)
 

@@ -45,7 +45,8 @@ class Journals:
 
     def inside(self, location: str) -> str:
         """The absolute path of a location in the warehouse. ConfigurationError if it is elsewhere."""
-        path = os.path.realpath(location.removeprefix("file://"))
+        path = location.removeprefix("file:")  # with two slashes or, as Hadoop writes it, none
+        path = os.path.realpath(path[2:] if path.startswith("//") else path)
         relative = os.path.relpath(path, self.root)
         if relative.split(os.sep)[0] in ("..", FOLDER, "."):
             raise ConfigurationError(

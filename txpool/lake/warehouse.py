@@ -76,6 +76,7 @@ class Warehouse:
             )
 
     def _bound(self, folder: str, cursor: Any) -> str:
+        self.tables.require_version(cursor, self.name)
         found = self.tables.state(cursor, self.name, "")
         if found is None:
             found = f"{folder}:{secrets.token_hex(16)}"

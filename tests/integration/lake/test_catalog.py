@@ -26,6 +26,7 @@ from txpool.errors import (
     ProgrammingError,
     TransactionRolledBack,
 )
+from txpool.lake.warehouse import Warehouse
 
 
 def pointers(lake: Lake) -> dict[str, str]:
@@ -225,6 +226,28 @@ def test_a_folder_and_a_catalog_are_each_others(lake: Lake) -> None:
         with pytest.raises(ConfigurationError, match="each warehouse has a file"), txpool.transaction():
             txpool.lake.catalog(file)
     assert lake.ids("orders") == []
+
+
+def test_a_catalog_of_the_first_schema_is_refused(lake: Lake) -> None:
+    lake.create("orders")
+    table = "txpool_spark.iceberg_tables" if lake.place.kind == "postgresql" else "iceberg_tables"
+    lake.place.sql("orders", f"alter table {table} drop column iceberg_type")
+    with pytest.raises(NotSupportedError, match="add column iceberg_type"):
+        Warehouse(lake.source.settings).bind()
+    lake.place.sql("orders", f"alter table {table} add column iceberg_type varchar(5)")
+    assert lake.ids("orders") == []
+
+
+@IN_SQLITE
+def test_a_location_as_hadoop_writes_it(lake: Lake) -> None:
+    lake.create("orders")
+    for number, location in enumerate((f"file:{lake.folder}/wh/db/h", f"file://{lake.folder}/wh/db/u")):
+        with txpool.transaction():
+            lake.catalog.create_table(f"db.t{number}", SCHEMA, location=location).append(rows(1))
+        assert lake.ids(f"t{number}") == [1]
+        with pytest.raises(ConfigurationError, match="is not in it"), txpool.transaction():
+            lake.catalog.create_table("db.out", SCHEMA, location=location.replace("/wh/", "/out/"))
+    assert not lake.folder.joinpath("out").exists()
 
 
 @IN_SQLITE

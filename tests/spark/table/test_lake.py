@@ -38,10 +38,16 @@ def lake(sources: Path) -> Path:
     return sources / "wh"
 
 
-def create(name: str, schema: Any, spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC, **properties: str) -> None:
+def create(
+    name: str,
+    schema: Any,
+    spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+    location: str | None = None,
+    **properties: str,
+) -> None:
     with txpool.transaction():
         lake = txpool.lake.catalog("wh.properties")
-        lake.create_table(f"db.{name}", schema, partition_spec=spec, properties=properties)
+        lake.create_table(f"db.{name}", schema, location, spec, properties=properties)
 
 
 def committed(databases: Any, name: str) -> StaticTable:
@@ -60,7 +66,10 @@ def require_nothing_else(lake: Path, *tables: StaticTable) -> None:
     for table in tables:
         for snapshot in table.snapshots():
             for manifest in snapshot.manifests(table.io):
-                named |= {each.data_file.file_path for each in manifest.fetch_manifest_entry(table.io, False)}
+                named |= {
+                    each.data_file.file_path.removeprefix("file://")
+                    for each in manifest.fetch_manifest_entry(table.io, False)
+                }
     assert {str(each) for each in lake.rglob("*.parquet")} == named
     assert sorted(each.name for each in (lake / "_txpool").iterdir()) == ["catalog", "identity"]
 
@@ -85,6 +94,13 @@ def test_append_and_overwrite_beside_a_database(spark: Any, lake: Path, database
     with pytest.raises(txpool.ProgrammingError, match="exists already"):
         write_table(rows, "wh.properties", "db.orders", mode="error")
     assert write_table(rows, "wh.properties", "db.orders", mode="ignore").strategy == "skipped"
+    for name, says in (("db.missing", "there is no table db.missing in wh"), ("orders", "write namespace.table")):
+        with pytest.raises(txpool.ProgrammingError, match=says):
+            write_table(rows, "wh.properties", name)
+    with pytest.raises(txpool.NotSupportedError, match="does not upsert"):
+        write_table(rows, "wh.properties", "db.orders", mode="upsert", keys=["id"])
+    with pytest.raises(txpool.NotSupportedError, match="use strategy='auto'"):
+        write_table(rows, "wh.properties", "db.orders", strategy="staged")
     write_table(rows.where("id = 7"), "wh.properties", "db.orders", mode="overwrite")
     table = committed(databases, "orders")
     assert table.scan().to_arrow()["id"].to_pylist() == [7]
@@ -269,7 +285,7 @@ def test_partitions_and_small_files(spark: Any, lake: Path, databases: Any) -> N
     spec = PartitionSpec(
         PartitionField(1, 100, BucketTransform(2), "b"), PartitionField(2, 101, IdentityTransform(), "f")
     )
-    create("parted", schema, spec, **{"write.target-file-size-bytes": "1600"})
+    create("parted", schema, spec, f"file://{lake}/db/parted", **{"write.target-file-size-bytes": "1600"})
     rows = spark.range(400, numPartitions=2).selectExpr("id", "cast(id % 2 as double) as f")
     write_table(rows, "wh.properties", "db.parted")
     table = committed(databases, "parted")

@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from txpool.errors import NotSupportedError
+from txpool.errors import DatabaseError, NotSupportedError
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -26,6 +26,7 @@ _UPDATE = "update {lake} set state = ? where catalog_name = ? and gtrid = ?"
 _READ = "select state from {lake} where catalog_name = ? and gtrid = ?"
 _ROWS = "select gtrid from {lake} where catalog_name = ? and gtrid <> ''"
 _DELETE = "delete from {lake} where catalog_name = ? and gtrid = ?"
+_VERSION = "select iceberg_type from {tables} where 1 = 0"
 _POINTER = (
     "select metadata_location from {tables} where catalog_name = ? and table_namespace = ? and table_name = ?{lock}"
 )
@@ -68,6 +69,19 @@ class LakeTables(ABC):
         if source not in self._checked:
             self.create(source)
             self._checked.add(source)
+
+    def require_version(self, cursor: Any, catalog: str) -> None:
+        """NotSupportedError if the catalog's tables have the first schema, which others have made."""
+        try:
+            self._execute(cursor, _VERSION, []).fetchall()
+        except DatabaseError as error:
+            if "iceberg_type" not in str(error):
+                raise
+            raise NotSupportedError(
+                f"catalog {catalog}: its table iceberg_tables has the first schema of SQL catalogs, and nothing was "
+                "done. Let its owner execute `alter table iceberg_tables add column iceberg_type varchar(5)`, as "
+                "Spark's JdbcCatalog does with jdbc.schema-version=V1"
+            ) from error
 
     def insert(self, cursor: Any, catalog: str, gtrid: str, state: str) -> None:
         """Insert a row. The driver's IntegrityError if its key is taken; waits for a transaction that holds it."""

@@ -64,7 +64,6 @@ class LakeTask:
             if first is not None:
                 with self.journals.attempt(self.gtrid, f"{self.write}.{partition}.{attempt}") as journal:
                     rows, files = self._files(journal, chain([first], batches))
-                    sync_files(self.journals.root, [each.file_path for each in files])
         size = sum(each.file_size_in_bytes for each in files)
         return iter([PartitionResult(partition, attempt, (), {}, (rows, size), pickle.dumps(files)).pack()])
 
@@ -86,7 +85,8 @@ class LakeTask:
         keep_nulls()
         metadata = TableMetadataUtil.parse_raw(self.metadata)
         kinds = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
-        io = JournaledFileIO(AttemptFiles(self.journals, journal))
+        made = AttemptFiles(self.journals, journal)
+        io = JournaledFileIO(made)
         most = int(
             metadata.properties.get(
                 TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
@@ -101,6 +101,7 @@ class LakeTask:
             files += _dataframe_to_data_files(metadata, table, io)
         if sum(each.record_count for each in files) != rows:
             raise OperationalError(f"{metadata.location}: {rows} rows were given, and the files have another number")
+        sync_files(self.journals.root, made.made)
         return rows, files
 
     def _converted(self, batch: pa.RecordBatch, kinds: pa.Schema) -> pa.RecordBatch:

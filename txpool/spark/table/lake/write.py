@@ -37,6 +37,10 @@ class LakeWrite(TableWrite):
                 f"write_table() does not upsert into Iceberg tables, and nothing was done: {self.source.name} rewrites "
                 f"whole files for that. Write txpool.lake.catalog(…).load_table({self.table!r}).upsert(df.toArrow())"
             )
+        if not all(self.table.split(".")) or "." not in self.table:
+            raise ProgrammingError(
+                f"{self.table!r} is not the name of an Iceberg table: write namespace.table. Nothing was done."
+            )
         ambient.adopt((), late_branches=False)  # raises without a decision log, before the job rather than after it
         lake = catalog(self.source)
         target = Target(f"{self.source.name}.{self.table}", exists=lake.table_exists(self.table))

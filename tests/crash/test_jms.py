@@ -17,6 +17,8 @@ import pytest
 
 import txpool
 from recovery.manager import RecoveryManager
+from tests.crash import eventually as places
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED
 from tests.crash.test_messages import KILLS, MESSAGES, Work
 from tests.support.jms.broker import Artemis
@@ -32,7 +34,7 @@ QUEUES = "crash.in0", "crash.out0"
 
 
 @pytest.fixture
-def work(artemis: Artemis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
+def work(artemis: Artemis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually) -> Iterator[Work]:
     monkeypatch.chdir(tmp_path)
     write_site(tmp_path, artemis, QUEUES, tries=1000)
     txpool.configure("txpool.properties")
@@ -42,6 +44,7 @@ def work(artemis: Artemis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         connection.execute("create table done (body text)")
     source.xids_table().create()  # type: ignore[attr-defined]
     source.close()
+    eventually.in_the(places.of_files(tmp_path / "recovery.properties", marked=["orders.db"]))
     print(f"seed {SEED}")
     made = Work(tmp_path, artemis, QUEUES, random.Random(SEED))
     yield made

@@ -19,6 +19,8 @@ import pytest
 
 import txpool
 from recovery.manager import RecoveryManager
+from tests.crash import eventually as places
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED
 from tests.support import preloaded
 from tests.support.kafka.broker import Broker
@@ -111,7 +113,9 @@ class Work:
 
 
 @pytest.fixture
-def work(kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
+def work(
+    kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> Iterator[Work]:
     monkeypatch.chdir(tmp_path)
     write_site(tmp_path, kafka, topics, more="parking.after = 1000\n")
     txpool.configure("txpool.properties")
@@ -121,6 +125,7 @@ def work(kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: py
         connection.execute("create table done (body text)")
     source.xids_table().create()  # type: ignore[attr-defined]
     source.close()
+    eventually.in_the(places.of_files(tmp_path / "recovery.properties", marked=["orders.db"]))
     print(f"seed {SEED}")
     made = Work(tmp_path, kafka, topics, random.Random(SEED))
     yield made

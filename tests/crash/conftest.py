@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.crash import eventually as places
+from tests.crash.eventually import Eventually
 from tests.crash.fork_server import ForkServer
 from tests.crash.site import LOG, MYSQL_STORES, SERVED, SERVER_STORES, CrashSite
 from tests.support.sampling import in_full, leave_out
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 #: The servers' processes are killed here, but their machine never stops: what was written is there without a sync.
 _UNSYNCED = {"fsync": "off"}
+_FAILED = pytest.StashKey[bool]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -34,6 +37,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if hasattr(item, "callspec") and item.callspec.params.get("store") in SERVER_STORES:
             cells[item.module.__name__, item.callspec.params["store"]].append(item)
     leave_out(config, items, ((found, sys.modules[name].SAMPLE) for (name, _), found in cells.items()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture
+def eventually(request: pytest.FixtureRequest) -> Iterator[Eventually]:
+    """What must have ended after the test, once all else is torn down; what a failed test has left is no news."""
+    eventually = Eventually()
+    yield eventually
+    if not request.node.stash[_FAILED]:
+        eventually.assert_ended()
 
 
 @pytest.fixture(scope="session")
@@ -67,12 +86,17 @@ def store() -> str:
 
 @pytest.fixture
 def world(
-    victim: EmbeddedPostgres, log_server: EmbeddedPostgres | MySQLServer, tmp_path: Path, store: str
+    victim: EmbeddedPostgres,
+    log_server: EmbeddedPostgres | MySQLServer,
+    tmp_path: Path,
+    store: str,
+    eventually: Eventually,
 ) -> Iterator[CrashSite]:
     """Three databases that prepare, two that are marked, and a decision log; all empty."""
     victim.start()
     log_server.start()
     world = CrashSite(tmp_path, victim, store=store, log_server=log_server)
+    eventually.in_the(places.world(world))
     yield world
     failpoints.disarm()
     world.close()

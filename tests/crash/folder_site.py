@@ -49,6 +49,9 @@ class FolderSite:
     def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return preloaded.run(*arguments, cwd=self.folder, env=self.environment, stdin=stdin, timeout=300)
 
+    def close(self) -> None:
+        """End what it asks the databases by, until it asks again."""
+
     def rows(self, name: str) -> list[int]:
         raise NotImplementedError
 

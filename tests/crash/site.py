@@ -117,6 +117,11 @@ class CrashSite:
         self.write("txpool", self._common(f"{through}{options}"))
 
     @property
+    def in_folder(self) -> bool:
+        """Whether the log is in the folder."""
+        return self._store == "sqlite"
+
+    @property
     def _log(self) -> str:
         return f"sqlite:///{self.folder}/txlog" if self._store == "sqlite" else self.log_server.url(LOG)
 
@@ -128,12 +133,23 @@ class CrashSite:
         """A datasource's file for transactions, through another port if one is given, and recovery's own, direct."""
         direct = self.server.url(name)
         through = direct.replace(f":{self.server.port}/", f":{port}/") if port else direct
-        mode = "cmr" if name == "book" else "xa"
         who = f"\nuser = {user}" if user else ""
-        for path, url in ((name, through), (f"recovery/{name}", direct)):
-            self.write(path, f"driver = psycopg\nmode = {mode}\nurl = {url}\npassword = ${{env:{PASSWORD}}}{who}")
+        self._describe(name, name, through, who)
+        self._describe(f"recovery/{name}", name, direct, who)
         with (self.folder / f"{name}.properties").open("a") as file:
             file.write(f"driver.application_name = {APPLICATION}\ndriver.connect_timeout = 2\n{more}\n")
+
+    def _describe(self, path: str, name: str, url: str, who: str = "") -> None:
+        mode = "cmr" if name == "book" else "xa"
+        self.write(path, f"driver = psycopg\nmode = {mode}\nurl = {url}\npassword = ${{env:{PASSWORD}}}{who}")
+
+    def heal(self) -> None:
+        """The servers run, what was on its way has been executed, and recovery goes straight to all of them."""
+        self.server.start()
+        self.log_server.start()
+        for name in SERVED:
+            self._describe(f"recovery/{name}", name, self.server.url(name))
+        self.wait_for_sessions()
 
     # -- transactions and recovery ------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from tests.crash.eventually import Eventually
 from tests.crash.fork_server import ForkServer
 from tests.crash.site import DONE, LOG, SERVED, CrashSite, outcome_of
 from tests.support.failing_over import FailingOver
@@ -85,8 +86,9 @@ def heuristics(world: CrashSite) -> dict[str, str]:
 
 @NAMES
 def test_34_a_failover_that_loses_the_branches_before_they_commit(
-    world: CrashSite, victim: FailingOver, copy: Path, names: tuple[str, ...]
+    world: CrashSite, victim: FailingOver, copy: Path, names: tuple[str, ...], eventually: Eventually
 ) -> None:
+    eventually.stays(heuristics=2)
     with world.coordinator():
         failpoints.arm(DECIDED[names], lambda: victim.fail_over(copy))
         assert world.attempt(1, *names) == "HeuristicHazard"
@@ -99,8 +101,14 @@ def test_34_a_failover_that_loses_the_branches_before_they_commit(
 
 @NAMES
 def test_34_a_failover_that_loses_the_branches_before_recovery_comes(
-    world: CrashSite, fork_server: ForkServer, victim: FailingOver, copy: Path, names: tuple[str, ...]
+    world: CrashSite,
+    fork_server: ForkServer,
+    victim: FailingOver,
+    copy: Path,
+    names: tuple[str, ...],
+    eventually: Eventually,
 ) -> None:
+    eventually.stays(heuristics=2)
     left_by(fork_server, world, names, DECIDED[names])
     victim.fail_over(copy)
     assert heuristics(world) == {"one": "lost", "two": "lost"}
@@ -124,9 +132,10 @@ def test_34_a_failover_that_has_the_branches_changes_nothing(
 
 
 def test_34_after_a_failover_what_has_committed_before_is_a_hazard(
-    world: CrashSite, fork_server: ForkServer, victim: FailingOver
+    world: CrashSite, fork_server: ForkServer, victim: FailingOver, eventually: Eventually
 ) -> None:
     """The standby has all; but nothing that it says of a transaction's id proves that it is that transaction's."""
+    eventually.stays(heuristics=2)
     left_by(fork_server, world, PLAIN, "coordinator.committed")
     victim.fail_over(victim.base_backup())
     assert heuristics(world) == {"one": "lost", "two": "lost"}
@@ -201,7 +210,10 @@ def test_34_a_server_that_restarts_is_the_same(
 
 
 @NAMES
-def test_34_what_a_person_rolled_back_is_a_hazard_to_the_coordinator(world: CrashSite, names: tuple[str, ...]) -> None:
+def test_34_what_a_person_rolled_back_is_a_hazard_to_the_coordinator(
+    world: CrashSite, names: tuple[str, ...], eventually: Eventually
+) -> None:
+    eventually.stays(heuristics=1)
     with no_status(world), world.coordinator():
         failpoints.arm(DECIDED[names], lambda: roll_back_by_hand(world, "one"))
         assert world.attempt(1, *names) == "HeuristicHazard"
@@ -265,7 +277,10 @@ def test_34_a_lost_answer_to_the_commit_of_a_task_is_success(world: CrashSite, h
     assert world.assert_settled(1, PLAIN, DONE)
 
 
-def test_34_a_failover_that_loses_what_a_task_has_prepared(world: CrashSite, victim: FailingOver, copy: Path) -> None:
+def test_34_a_failover_that_loses_what_a_task_has_prepared(
+    world: CrashSite, victim: FailingOver, copy: Path, eventually: Eventually
+) -> None:
+    eventually.stays(heuristics=2)
     with world.coordinator():
         failpoints.arm("coordinator.decided", lambda: victim.fail_over(copy))
         assert attempt_of_a_task(world) == "HeuristicHazard"
@@ -274,7 +289,8 @@ def test_34_a_failover_that_loses_what_a_task_has_prepared(world: CrashSite, vic
     assert heuristics(world) == {}
 
 
-def test_34_what_a_person_rolled_back_of_a_task_is_a_hazard(world: CrashSite) -> None:
+def test_34_what_a_person_rolled_back_of_a_task_is_a_hazard(world: CrashSite, eventually: Eventually) -> None:
+    eventually.stays(heuristics=1)
     with no_status(world), world.coordinator():
         failpoints.arm("coordinator.decided", lambda: roll_back_by_hand(world, "one"))
         assert attempt_of_a_task(world) == "HeuristicHazard"
@@ -309,8 +325,9 @@ def hidden(world: CrashSite) -> Iterator[None]:
 
 @pytest.mark.usefixtures("role")
 def test_34_prepared_without_an_identity_a_branch_that_is_gone_is_a_hazard(
-    world: CrashSite, fork_server: ForkServer
+    world: CrashSite, fork_server: ForkServer, eventually: Eventually
 ) -> None:
+    eventually.stays(heuristics=1)
     with hidden(world):
         with world.coordinator():
             assert world.attempt(2, *PLAIN) == DONE, "an answer is an answer"
@@ -336,7 +353,8 @@ def test_34_where_the_identity_is_hidden_afterwards_the_decision_is_kept(
 
 
 @pytest.mark.usefixtures("role")
-def test_34_without_an_identity_a_lost_answer_is_a_hazard(world: CrashSite) -> None:
+def test_34_without_an_identity_a_lost_answer_is_a_hazard(world: CrashSite, eventually: Eventually) -> None:
+    eventually.stays(heuristics=1)
     proxy = Proxy(world.server.port)
     try:
         world.describe("one", port=proxy.port, user="worker")

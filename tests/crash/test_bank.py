@@ -18,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash import eventually as places
 from tests.crash.bank import Bank
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.site import CrashSite
 from tests.support.mysql import MySQLServer
@@ -85,11 +87,16 @@ def store(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def world(
-    victim: EmbeddedPostgres, log_server: EmbeddedPostgres | MySQLServer, tmp_path: Path, store: str
+    victim: EmbeddedPostgres,
+    log_server: EmbeddedPostgres | MySQLServer,
+    tmp_path: Path,
+    store: str,
+    eventually: Eventually,
 ) -> Iterator[CrashSite]:
     victim.start()
     log_server.start()
     world = CrashSite(tmp_path, victim, store=store, log_server=log_server, immediate_cleanup=False)
+    eventually.in_the(places.world(world))
     yield world
     world.close()
 

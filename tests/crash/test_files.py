@@ -23,8 +23,10 @@ import pytest
 
 import txpool
 from recovery import RecoveryManager
+from tests.crash import eventually as places
 from tests.crash.disk.folders import SyncedTree
 from tests.crash.disk.image import KILLED, LOSSES, LOST, Loss
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.mutating import Edit, applied
 from tests.support.interrupts import at_each_check, codes_of
@@ -190,7 +192,7 @@ SOME = 10_000 if FULL else 15
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Path]:
+def site(tmp_path: Path, eventually: Eventually) -> Iterator[Path]:
     (tmp_path / "exports").mkdir()
     (tmp_path / "exports.properties").write_text("name = exports\ndriver = files\nfolder = exports\n")
     (tmp_path / "ledger.properties").write_text(
@@ -205,9 +207,18 @@ def site(tmp_path: Path) -> Iterator[Path]:
     with closing(txpool.connect(tmp_path / "ledger.properties")) as connection:
         connection.execute("create table loads (number integer)")
         connection.commit()
+    eventually.in_the(
+        places.of_files(tmp_path / "recovery.properties", marked=["ledger.db"], more=lambda: _left_in(tmp_path))
+    )
     yield tmp_path
     failpoints.disarm()
     txpool.configure()
+
+
+def _left_in(site: Path) -> Iterator[tuple[str, str]]:
+    """What is prepared or staged; of a manifest that was not written to its end there is no more than its draft."""
+    for kind in ("prepared", "staged"):
+        yield from ((kind, path.name) for path in site.glob(f"exports/.txpool/{kind}/*") if path.suffix != ".new")
 
 
 def job(site: Path, number: int, *, ledger: bool = True) -> None:
@@ -232,9 +243,7 @@ def recovered(site: Path, number: int, shown: str) -> bool:
     assert (f"n{number}/data" in files) is whole is (rows == [number]) is (files.get("latest/data") == str(number)), (
         shown
     )
-    hidden = site / "exports" / ".txpool"
-    left = [*os.listdir(hidden / "prepared"), *os.listdir(hidden / "staged")] if hidden.exists() else []
-    assert left == [], shown
+    assert [*_left_in(site)] == [], shown
     txpool.configure(site / "txpool.properties")
     return whole
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import Databases
+from tests.crash import eventually as places
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import Count, Evidence
 from tests.crash.folder_site import KILLED, Scenario
 from tests.crash.jdbc_site import (
@@ -44,13 +46,14 @@ BY_DEFAULT = {"branch.prepare-sent", "coordinator.decided", "branch.commit-sent"
 
 @pytest.fixture
 def make_site(
-    tmp_path: Path, databases: Databases, mariadb: MySQLServer, jdbc_jars: Jars
+    tmp_path: Path, databases: Databases, mariadb: MySQLServer, jdbc_jars: Jars, eventually: Eventually
 ) -> Iterator[Callable[..., JdbcSite]]:
     with ExitStack() as made:
 
         def make(*names: str, **options: int) -> JdbcSite:
             site = JdbcSite(tmp_path, databases, mariadb, jdbc_jars, names, **options)
             made.callback(site.close)
+            eventually.in_the(places.folder_site(site, databases, [mariadb]))
             return site
 
         yield make

@@ -27,6 +27,8 @@ from sqlalchemy import URL
 import txpool
 import txpool.lake
 from recovery.manager import RecoveryManager
+from tests.crash import eventually as places
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED
 from tests.support import preloaded
 from txpool.datasource import registry
@@ -211,9 +213,21 @@ class Site:
 
 
 @pytest.fixture(params=[False, True], ids=["prepares", "marked"])
-def site(request: pytest.FixtureRequest, databases: Any, tmp_path: Path, monkeypatch: Any) -> Iterator[Site]:
+def site(
+    request: pytest.FixtureRequest, databases: Any, tmp_path: Path, monkeypatch: Any, eventually: Eventually
+) -> Iterator[Site]:
     monkeypatch.chdir(tmp_path)
-    yield Site(tmp_path, databases, marked=request.param)
+    site = Site(tmp_path, databases, marked=request.param)
+    eventually.in_the(
+        places.of_files(
+            tmp_path / "recovery.properties",
+            log="log",
+            marked=["one.db"] * site.marked,
+            dsns=[databases.dsn(name) for name in ("one", "two")],
+            more=lambda: (("staged", path.name) for path in tmp_path.glob("wh/_txpool/*.journal")),
+        )
+    )
+    yield site
     for each in registry.opened():
         each.close()
     txpool.configure()

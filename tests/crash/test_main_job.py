@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.crash import eventually as places
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import Count, Evidence
 from tests.support import preloaded
 from txpool.demo.folder import Counts, DemoFolder
@@ -35,6 +37,13 @@ def stage(require: Require) -> Iterator[DemoFolder]:
         assert _recovery(stage, "init") == 0
         yield stage
         stage.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(stage: DemoFolder, eventually: Eventually) -> None:
+    dsns = [stage.server.dsn(name) for name in ("flights", "totals")]
+    conf = stage.conf / "recovery.properties"
+    eventually.in_the(places.of_files(conf, log="../txlog", marked=["../ledger.db"], dsns=dsns))
 
 
 def _child(stage: DemoFolder, failpoints: str, *command: str) -> int:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import txpool
+from tests.crash import eventually as places
 from tests.crash.consumers import EXPECTED, MESSAGES, at_work
+from tests.crash.eventually import Eventually
 from tests.support.jms import fixtures as jms
 from tests.support.jms.broker import Artemis
 from tests.support.kafka import fixtures as of_kafka
@@ -20,10 +22,13 @@ pytestmark = pytest.mark.slow
 QUEUES = "crash.in0", "crash.out0"
 
 
-def test_kafka(kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka(
+    kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
     monkeypatch.chdir(tmp_path)
     of_kafka.write_site(tmp_path, kafka, topics, more="parking.after = 1000\n")
     with at_work(tmp_path, kafka) as work:
+        eventually.in_the(places.of_files(tmp_path / "recovery.properties", marked=["orders.db"]))
         reports = work.survive()
         assert [each for report in reports for each in report.alarms] == []
         with txpool.transaction():
@@ -33,10 +38,11 @@ def test_kafka(kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypat
     assert Counter(sent) == EXPECTED
 
 
-def test_jms(artemis: Artemis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jms(artemis: Artemis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually) -> None:
     monkeypatch.chdir(tmp_path)
     jms.write_site(tmp_path, artemis, QUEUES, tries=1000)
     with at_work(tmp_path, artemis) as work:
+        eventually.in_the(places.of_files(tmp_path / "recovery.properties", marked=["orders.db"]))
         work.survive()
     assert Counter(artemis.bodies(QUEUES[1])) == EXPECTED
     assert artemis.bodies(QUEUES[0]) == []

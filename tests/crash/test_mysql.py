@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import Databases
+from tests.crash import eventually as places
+from tests.crash.eventually import Eventually
 from tests.crash.folder_site import KILLED
 from tests.crash.mysql_site import FILE, MARIADB, MARKED, MYSQL, POSTGRESQL, Site
 from tests.crash.test_failpoints_sweep import IN_ANY, IN_THE_LOG, IN_THE_MARK
@@ -32,9 +34,12 @@ def site(
     mariadb: MySQLServer,
     mysql8: MySQLServer,
     require_driver: RequireDriver,
+    eventually: Eventually,
 ) -> Site:
     require_driver("mysqlclient")
-    return Site(tmp_path, databases, mariadb, mysql8)
+    site = Site(tmp_path, databases, mariadb, mysql8)
+    eventually.in_the(places.folder_site(site, databases, [mariadb, mysql8]))
+    return site
 
 
 @pytest.mark.part(2)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import Databases
+from tests.crash import eventually as places
 from tests.crash.bank import Told
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED
 from tests.crash.mysql_bank import ACCOUNTS, OPENING, PREPARING
 from tests.crash.mysql_site import FILE, POSTGRESQL, Site
@@ -76,9 +78,12 @@ def bank(
     mariadb: MySQLServer,
     mysql8: MySQLServer,
     require_driver: RequireDriver,
+    eventually: Eventually,
 ) -> Bank:
     require_driver("mysqlclient")
-    return Bank(tmp_path, databases, mariadb, mysql8)
+    bank = Bank(tmp_path, databases, mariadb, mysql8)
+    eventually.in_the(places.folder_site(bank, databases, [mariadb, mysql8]))
+    return bank
 
 
 @pytest.mark.slow

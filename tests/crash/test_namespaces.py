@@ -166,6 +166,8 @@ def coordinators(network: Network, world: CrashSite) -> Iterator[tuple[Coordinat
         eager = ["cmr.immediate-cleanup = true"] if name == "book" else []
         world.describe(name, more="\n".join(impatient[:-1] + eager))
     cut, other = (Coordinator(host, network, world) for host in network.hosts)
+    with world.conf.open("a") as file:
+        file.write("recovery.nodes = *\n")
     yield cut, other
     for coordinator in (cut, other):
         coordinator.close()

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from recovery.cli import ExitCode
+from tests.crash import eventually as places
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import Count, Evidence
 from tests.support.recovery_site import HOLDER, Site, daemon, end, extend, get, until
 from txpool.demo.server import EmbeddedPostgres
@@ -42,11 +44,14 @@ def second(databases: Any) -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, databases: Any, second: EmbeddedPostgres) -> Site:
+def site(tmp_path: Path, databases: Any, second: EmbeddedPostgres, eventually: Eventually) -> Iterator[Site]:
     site = Site(tmp_path, databases)
     site.host("recovery", period="0.2")
     extend(site, "status.address = 127.0.0.1:0", "alarm.in-doubt = 1s")
-    return site
+    yield site
+    # `second` is there no longer when the others are torn down.
+    eventually.in_the(places.recovery_site(site))
+    eventually.assert_ended()
 
 
 @dataclass(frozen=True)

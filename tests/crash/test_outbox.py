@@ -16,6 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.crash import eventually as places
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.support import preloaded
 from tests.support.recovery_site import Site
@@ -131,8 +133,9 @@ class Work:
 
 
 @pytest.fixture
-def work(tmp_path: Path, databases: Any) -> Iterator[Work]:
+def work(tmp_path: Path, databases: Any, eventually: Eventually) -> Iterator[Work]:
     site = Site(tmp_path, databases)
+    eventually.in_the(places.recovery_site(site))
     work = Work(site)
     preloaded.run("-m", "txpool", "outbox", "init", "one.properties", cwd=tmp_path, env=os.environ).check_returncode()
     try:

@@ -15,6 +15,8 @@ import pytest
 
 import txpool
 from tests.conftest import Databases
+from tests.crash import eventually as places
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import Count, Evidence
 from tests.support import preloaded
 from tests.support.mysql import MySQLServer
@@ -58,6 +60,8 @@ class CutOff:
             {"orders": postgresql, "ledger": maria} if kind == "postgresql" else {"orders": maria, "ledger": postgresql}
         )
         files["txpool"] = "node.name = etl-1\nlog.url = sqlite:///txlog\nlog.create = true"
+        recovery = "recovery.backoff = 0\ndatasources = orders.properties, ledger.properties"
+        files["recovery"] = files["txpool"].replace("log.create = true", recovery)
         for name, text in files.items():
             path = folder / f"{name}.properties"
             path.write_text(f"{text}\n")
@@ -115,9 +119,12 @@ def cut_off(
     databases: Databases,
     mariadb: MySQLServer,
     monkeypatch: pytest.MonkeyPatch,
+    eventually: Eventually,
 ) -> Iterator[CutOff]:
     monkeypatch.setattr(relays, "_FIRST_WAIT", 0.0)
     place = CutOff(tmp_path, databases, mariadb, request.param)
+    dsns = [databases.dsn(name) for name in ("one", "two")]
+    eventually.in_the(places.of_files(tmp_path / "recovery.properties", dsns=dsns, servers=[mariadb]))
     try:
         yield place
     finally:

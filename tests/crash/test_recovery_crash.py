@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.crash import eventually as places
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.support.log_places import KINDS, place_of
 from tests.support.recovery_site import WRITER, Site
@@ -62,9 +64,11 @@ POINTS_OF_RECOVERY = [
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, tmp_path: Path, databases: Any, store: str) -> Site:
+def site(request: pytest.FixtureRequest, tmp_path: Path, databases: Any, store: str, eventually: Eventually) -> Site:
     log = place_of(store, request.getfixturevalue) if store in KINDS else None
-    return Site(tmp_path, databases, store=store, log=log)
+    site = Site(tmp_path, databases, store=store, log=log)
+    eventually.in_the(places.recovery_site(site))
+    return site
 
 
 def assert_ended(site: Site, names: tuple[str, ...], committed: bool) -> None:

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import Databases
+from tests.crash import eventually as places
 from tests.crash.attached_drivers import DRIVER, JAVA, Answer
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.folder_site import COMMITTED, KILLED, ROLLED_BACK
 from tests.crash.jdbc_site import EVERY_POINT, H2_LEDGER, POSTGRESQL_JDBC, JdbcSite
@@ -164,8 +166,11 @@ def expected(name: str, kill: Kill) -> list[int]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, databases: Databases, mariadb: MySQLServer, jdbc_jars: Jars) -> Iterator[JdbcSite]:
+def site(
+    tmp_path: Path, databases: Databases, mariadb: MySQLServer, jdbc_jars: Jars, eventually: Eventually
+) -> Iterator[JdbcSite]:
     site = JdbcSite(tmp_path, databases, mariadb, jdbc_jars, (*WRITTEN, H2_LEDGER))
+    eventually.in_the(places.folder_site(site, databases, [mariadb]))
     yield site
     site.close()
 

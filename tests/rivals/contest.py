@@ -1,96 +1,78 @@
-"""One harness for txpool and for another: asynchronous clients are killed, and each one's own recovery ends the rest.
-
-A planned kill comes while recovery runs: it has read the first database, and reaches the second only once a client has
-prepared in both and died. That takes no luck: recovery reaches the second database through a gate. Other kills come at
-random times, and recovery after them.
-"""
+"""One harness for all contenders: their clients meet faults, each one's recovery follows, the databases are read."""
 
 from __future__ import annotations
 
 import os
 import random
-import socket
-import subprocess
-import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from recovery import RecoveryManager
+import psycopg
+
+from tests.rivals.contenders import BESIDE_CLIENTS, PASSWORD, RECOVERIES, nothing
+from tests.rivals.gate import Fault, Gate, Trigger
+from tests.support import preloaded
 from tests.support.repository import ROOT
 from tests.support.waiting import until
 from txpool.config.settings import RecoverySettings
 from txpool.setup.stores import initialise
 
-#: The name of a variable.
-PASSWORD = "TXPOOL_RIVALS_PASSWORD"
-_TIMEOUT = 120.0
-#: Of what is no crash: the rival takes for dead what is prepared for longer.
-_GRACE = timedelta(milliseconds=10)
+NAMES = ("one", "two")
+_TIMEOUT = 180.0
 
 
 @dataclass
 class Report:
-    """What became of the numbers that clients have transferred from one database to the other."""
+    """What became of the numbers that clients have transferred; each list has such numbers."""
 
+    faults: int
     kills: int
     torn: list[int] = field(default_factory=list)
     duplicates: list[int] = field(default_factory=list)
-    stuck: list[str] = field(default_factory=list)
+    stuck: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
         counts = (f"{len(found)} {name}" for name, found in vars(self).items() if isinstance(found, list))
-        return f"{self.kills} kills: {', '.join(counts)}"
+        return f"{self.faults} faults, {self.kills} kills: {', '.join(counts)}"
 
 
-class Gate:
-    """A port that leads to a server, and opens once `meanwhile` was called, at the first connection."""
+class Client:
+    """A process that transfers the numbers that it is told to."""
 
-    def __init__(self, port: int, meanwhile: Callable[[], object]) -> None:
-        self._target = port
-        self._meanwhile = meanwhile
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._server.getsockname()[1]
-        self._lock = threading.Lock()
-        self.passed = False
-        threading.Thread(target=self._accept, daemon=True).start()
+    def __init__(self, contender: str, urls: list[str], folder: Path) -> None:
+        command = ["-m", "tests.rivals.client", contender, *urls]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        self._process = preloaded.start(*command, cwd=folder, env=environment)
+        self._overdue = threading.Timer(_TIMEOUT, self.kill)
+        self._overdue.start()
+        assert self.heard() == "ready", "it did not start"
 
-    def close(self) -> None:
-        with suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
+    def order(self, number: int) -> None:
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(f"{number}\n")
+            self._process.stdin.flush()
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                threading.Thread(target=self._serve, args=self._server.accept()[:1], daemon=True).start()
+    def heard(self) -> str:
+        """What it says of the next transfer; empty if it is dead."""
+        for line in iter(self._process.stdout.readline, ""):
+            if line.strip() in ("ready", "done", "failed"):
+                return str(line.strip())
+        return ""
 
-    def _serve(self, client: socket.socket) -> None:
-        with client, ExitStack() as stack:
-            with self._lock:
-                if not self.passed:
-                    self._meanwhile()
-                    self.passed = True
-            server = stack.enter_context(socket.create_connection(("127.0.0.1", self._target)))
-            back = threading.Thread(target=_pump, args=(server, client), daemon=True)
-            back.start()
-            _pump(client, server)
-            back.join()
+    def kill(self) -> None:
+        self._process.kill()
 
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
-    for each in (source, sink):
-        with suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
+    def end(self) -> None:
+        """Let it end by itself, if it lives."""
+        self._overdue.cancel()
+        with suppress(BrokenPipeError):
+            self._process.communicate(timeout=_TIMEOUT)
 
 
 class Contest:
@@ -100,96 +82,156 @@ class Contest:
         self._contender = contender
         self._databases = databases
         self._folder = folder
-        self._kills = 0
-        self._next = 0
+        self._faults = self._kills = self._last = 0
         os.environ[PASSWORD] = databases.server.password
-        self._urls = [databases.url(name) for name in ("one", "two")]
-        for name in ("one", "two"):
+        self._urls = [databases.url(name) for name in NAMES]
+        self._trigger = Trigger()
+        self._living: Client | None = None
+        self._gates = [Gate(urlsplit(url).port or 0, self._trigger) for url in self._urls]
+        self._through = [self._by(url, gate) for url, gate in zip(self._urls, self._gates, strict=True)]
+        for name in NAMES:
             databases.execute(name, "create table t (id serial primary key, number int not null)")
         node = f"node.name = client\nlog.url = sqlite:///{folder}/txlog\n"
-        self._describe(folder, self._urls)
+        self._describe(folder, self._through)
         (folder / "txpool.properties").write_text(node)
         #: Recovery has files of its own.
         self._recovery = folder / "recovery"
         self._recovery.mkdir()
         self._describe(self._recovery, self._urls)
         self._conf = self._recovery / "recovery.properties"
-        self._conf.write_text(f"{node}datasources = one.properties, two.properties\nrecovery.backoff = 0\n")
-        if contender == "txpool":
+        patient = "recovery.backoff = 0\nrecovery.step-timeout = 300\n"  # a client lives while it reads
+        self._conf.write_text(f"{node}datasources = one.properties, two.properties\n{patient}")
+        if "txpool" in contender:
             initialise(RecoverySettings.load(self._conf))
 
-    def planned(self) -> None:
-        """A client dies prepared while recovery is between the two databases; then recovery runs again."""
-        gate = Gate(urlsplit(self._urls[1]).port or 0, lambda: self._killed_client("prepared"))
-        try:
-            self._recover([self._urls[0], self._urls[1].replace(f":{urlsplit(self._urls[1]).port}/", f":{gate.port}/")])
-        finally:
+    def close(self) -> None:
+        if self._living is not None:
+            self._living.kill()
+        for gate in self._gates:
             gate.close()
-        assert gate.passed
-        self._recover(self._urls)
+
+    def at_statement(self, nth: int, fault: Fault) -> bool:
+        """A fault at the n-th statement of a transfer; whether there was such a statement.
+
+        Recovery runs once the client is dead; one that the fault does not kill goes on.
+        """
+        client = self._living or self._client()
+        self._living = None
+        client.order(self._number())
+        assert client.heard() == "done"
+        self._trigger.arm(nth, fault, self._act(client, fault))
+        client.order(self._number())
+        client.heard()
+        fired = self._trigger.fired
+        self._trigger.disarm()
+        self._faults += fired
+        if fired and fault in (Fault.REPLY_LOST, Fault.STALLED):
+            client.order(self._number())
+            client.heard()
+            self._living = client
+            return True
+        client.end()
+        self._after()
+        return fired
 
     def at_random(self, chance: random.Random) -> None:
         """A client is killed somewhere; then recovery runs."""
-        self._killed_client("", chance)
+        self._end_living()
+        client = self._client()
+        ordered = chance.randint(2, 20)
+        for _ in range(ordered):
+            client.order(self._number())
+        client.heard()
+        time.sleep(chance.uniform(0, 0.05))  # any moment is right
+        client.kill()
+        client.end()
+        self._kills += 1
+        self._after()
+
+    def between_listings(self) -> None:
+        """Recovery has read the first database; a client prepares in both and is killed, and then it reads the second.
+
+        That takes no luck: recovery reaches the second database through a gate. Then it runs once more.
+        """
+        opened: list[bool] = []
+
+        def meanwhile() -> None:
+            client = self._client()
+            client.order(self._number())
+            assert client.heard() == "done"
+            # Of two INSERTs and two PREPAREs; what is behind them is not executed.
+            self._trigger.arm(5, Fault.KILLED_BEFORE, self._act(client, Fault.KILLED_BEFORE))
+            client.order(self._number())
+            assert client.heard() == ""
+            self._trigger.disarm()
+            client.end()
+            opened.append(True)
+
+        gate = Gate(urlsplit(self._urls[1]).port or 0, Trigger(), meanwhile)
+        try:
+            self._recover([self._urls[0], self._by(self._urls[1], gate)])
+        finally:
+            gate.close()
+        assert opened
+        self._after()
+
+    def report(self) -> Report:
+        """What the databases say; afterwards nothing is prepared any more."""
+        self._end_living()
+        before = self._read()
+        for name in NAMES:
+            with psycopg.connect(self._databases.dsn(name), autocommit=True) as connection:
+                query = "select gid from pg_prepared_xacts where database = current_database()"
+                for (gid,) in connection.execute(query).fetchall():
+                    connection.execute(psycopg.sql.SQL("commit prepared {}").format(gid))
+        after = self._read()
+        stuck = {row for was, found in zip(before, after, strict=True) for row in found - was}
+        torn = (before[0].keys() ^ before[1].keys()) - stuck
+        twice = {row for found in before for row, times in found.items() if times > 1}
+        return Report(self._faults, self._kills, sorted(torn), sorted(twice), sorted(stuck))
+
+    def _end_living(self) -> None:
+        if self._living is not None:
+            self._living.end()
+            self._living = None
+            self._after()
+
+    def _read(self) -> list[Counter[int]]:
+        return [Counter(row for (row,) in self._databases.rows(name, "select number from t")) for name in NAMES]
+
+    def _number(self) -> int:
+        self._last += 1
+        return self._last
+
+    def _client(self) -> Client:
+        return Client(self._contender, self._through, self._folder)
+
+    def _act(self, client: Client, fault: Fault) -> Any:
+        if fault in (Fault.KILLED_BEFORE, Fault.KILLED_BEHIND):
+            self._kills += 1
+            return client.kill
+        if fault is Fault.STALLED and self._contender in BESIDE_CLIENTS:
+            return lambda: (time.sleep(0.05), self._recover(self._urls))  # longer than any grace
+        return bool
+
+    def _after(self) -> None:
+        """The client is dead, and recovery runs."""
         # The server may still work on what it has sent, and prepare that behind the recovery.
         sessions = "select pid from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
         until(lambda: not self._databases.rows("one", sessions))
         self._recover(self._urls)
 
-    def report(self) -> Report:
-        report = Report(self._kills)
-        held = [
-            Counter(row[0] for row in self._databases.rows(name, "select number from t")) for name in ("one", "two")
-        ]
-        report.torn = sorted(held[0].keys() ^ held[1].keys())
-        report.duplicates = sorted({number for each in held for number, times in each.items() if times > 1})
-        report.stuck = [gid for (gid,) in self._databases.rows("one", "select gid from pg_prepared_xacts")]
-        return report
-
-    def _killed_client(self, point: str, chance: random.Random | None = None) -> None:
-        arguments = ["tests.rivals.client", self._contender, point, str(self._next), *self._urls]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        client = subprocess.Popen(
-            [sys.executable, "-m", *arguments], cwd=self._folder, env=environment, stdout=subprocess.PIPE, text=True
-        )
-        overdue = threading.Timer(_TIMEOUT, client.kill)
-        overdue.start()
-        try:
-            if chance is not None and client.stdout is not None:
-                for _ in range(chance.randint(1, 20)):
-                    assert client.stdout.readline(), "it had ended by itself"
-                with suppress(subprocess.TimeoutExpired):
-                    client.wait(chance.uniform(0, 0.01))
-                client.kill()
-            assert client.wait(_TIMEOUT) < 0, "it had ended by itself"
-        finally:
-            overdue.cancel()
-            client.kill()
-            client.communicate()
-        self._kills += 1
-        self._next += 1_000
-
     def _recover(self, urls: list[str]) -> None:
-        if self._contender == "txpool":
-            self._describe(self._recovery, urls)
-            manager = RecoveryManager(self._conf)
-            try:
-                manager.scan()
-            finally:
-                manager.close()
-            return
-        from sqlalchemy import NullPool, create_engine
-        from sqlalchemy_xa_recovery import recover_xa_transactions
+        self._describe(self._recovery, urls)
+        RECOVERIES.get(self._contender, nothing)(urls, self._conf)
 
-        password = {"password": os.environ[PASSWORD]}
-        engines = [
-            create_engine(url.replace("postgresql:", "postgresql+psycopg:"), connect_args=password, poolclass=NullPool)
-            for url in urls
-        ]
-        recover_xa_transactions(engines, _GRACE)
+    @staticmethod
+    def _by(url: str, gate: Gate) -> str:
+        return url.replace(f":{urlsplit(url).port}/", f":{gate.port}/")
 
-    def _describe(self, folder: Path, urls: list[str]) -> None:
+    @staticmethod
+    def _describe(folder: Path, urls: list[str]) -> None:
         """Write the files of datasources, as the clients of txpool or its recovery reach them."""
-        for name, url in zip(("one", "two"), urls, strict=True):
+        for name, url in zip(NAMES, urls, strict=True):
             text = f"driver = psycopg\nmode = xa\nurl = {url}\npassword = ${{env:{PASSWORD}}}\n"
             (folder / f"{name}.properties").write_text(text)

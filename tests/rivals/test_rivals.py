@@ -1,46 +1,94 @@
-"""Kills in the middle of commits, of txpool's asynchronous clients and of those of sqlalchemy-xa-recovery.
+"""Clients of each contender meet faults: a few by default, each at the statement at which a rival is known to fall.
 
-That one has no log of decisions: its recovery concludes from which branches are prepared now. TXPOOL_CRASH_FULL=1 adds
-kills at random times.
+txpool meets others with each seed (TXPOOL_CRASH_SEED). TXPOOL_CRASH_FULL=1 is for all, as `python -m tests.rivals`.
 """
 
 from __future__ import annotations
 
-import os
 import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.crash.evidence import SEED
+from tests.rivals.__main__ import everything
+from tests.rivals.contenders import PACKAGES, installed
 from tests.rivals.contest import Contest
+from tests.rivals.gate import Fault
+from tests.support.sampling import FULL
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
 
 pytest.importorskip("greenlet")
 
-RANDOM_KILLS = 30 if os.environ.get("TXPOOL_CRASH_FULL") == "1" else 1
-RIVAL = "sqlalchemy-xa-recovery"
+#: So many statements a transfer by txpool has at most.
+STATEMENTS = 6
+#: Two INSERTs, two PREPAREs, and then the second COMMIT PREPARED.
+SECOND_COMMIT = 6
+
+Begin = Callable[[str], Contest]
 
 
-@pytest.mark.parametrize("contender", ["txpool", RIVAL])
-def test_clients_that_are_killed(contender: str, databases: Databases, tmp_path: Path) -> None:
-    if contender == RIVAL:
-        pytest.importorskip("sqlalchemy_xa_recovery")
+@pytest.fixture
+def begin(databases: Databases, tmp_path: Path) -> Iterator[Begin]:
+    begun: list[Contest] = []
+
+    def begin(contender: str) -> Contest:
+        if not installed(contender):
+            pytest.skip(f"missing: {contender}")
+        begun.append(Contest(contender, databases, tmp_path))
+        return begun[-1]
+
+    yield begin
+    for contest in begun:
+        contest.close()
+
+
+def test_txpool(begin: Begin) -> None:
     print(f"seed {SEED}")
-    contest = Contest(contender, databases, tmp_path)
-    contest.planned()
-    planned = contest.report()
-    print(f"{contender}, planned: {planned}")
     chance = random.Random(SEED)
-    for _ in range(RANDOM_KILLS):
-        contest.at_random(chance)
+    contest = begin("txpool")
+    contest.between_listings()
+    for fault in (Fault.KILLED_BEHIND, Fault.REPLY_LOST, Fault.STALLED):
+        contest.at_statement(chance.randint(1, STATEMENTS), fault)
+    contest.at_random(chance)
     report = contest.report()
-    print(f"{contender}: {report}")
-    assert (report.duplicates, report.stuck) == ([], [])
-    if contender == "txpool":
-        assert report.torn == []
-    else:
-        assert planned.torn == [0], "its recovery is not what is said of it here: look again"
+    print(f"txpool: {report}")
+    assert (report.torn, report.duplicates, report.stuck) == ([], [], [])
+
+
+def test_a_recovery_without_a_log_tears_what_is_prepared_between_its_listings(begin: Begin) -> None:
+    contest = begin("sqlalchemy-xa-recovery")
+    contest.between_listings()
+    assert contest.report().torn, "its recovery is not what is said of it: look again"
+
+
+def test_a_recovery_by_hand_does_not_know_of_the_other_commit(begin: Begin) -> None:
+    contest = begin("sqlalchemy")
+    assert contest.at_statement(SECOND_COMMIT, Fault.KILLED_BEFORE)
+    assert len(contest.report().torn) == 1
+
+
+def test_without_a_recovery_a_branch_stays_prepared(begin: Begin) -> None:
+    contest = begin("transaction")
+    assert contest.at_statement(SECOND_COMMIT, Fault.KILLED_BEFORE)
+    report = contest.report()
+    assert (len(report.stuck), report.torn) == (1, [])
+
+
+def test_two_commits_in_turn_are_two_outcomes(begin: Begin) -> None:
+    contest = begin("django")
+    assert contest.at_statement(4, Fault.KILLED_BEFORE)
+    assert len(contest.report().torn) == 1
+
+
+@pytest.mark.skipif(not FULL, reason="missing: TXPOOL_CRASH_FULL=1, as it takes minutes")
+@pytest.mark.parametrize("contender", PACKAGES)
+def test_everything(contender: str, databases: Databases, tmp_path: Path) -> None:
+    report = everything(contender, databases, tmp_path, kills=30)
+    print(f"{installed(contender)}: {report}")
+    if "txpool" in contender:
+        assert (report.torn, report.duplicates, report.stuck) == ([], [], [])

@@ -47,7 +47,8 @@ Resolving ==
 
 LettingGo ==
     (IF coord.finish # "yes" /\ (coord.told # "none" \/ coord.decided = "unknown")
-        /\ \A b \in Voters : coord.votes[b] \in {"none", "no"} \/ coord.answers[b] # "none"
+        /\ \/ ~Kept(14) /\ coord.decided = "unknown"
+           \/ \A b \in Voters : coord.votes[b] \in {"none", "no"} \/ coord.answers[b] # "none"
      THEN {ToLog("finish")} ELSE {})
     \cup (IF coord.told # "none" /\ world.log = "decided" THEN {ToLog("forget")} ELSE {})
     \cup (IF coord.told # "none" /\ world.rows = {"row"} THEN {Event("C", "delete", "ledger", {}, "ok")} ELSE {})
@@ -74,7 +75,7 @@ ByRecov(who, r) ==
     \cup {Event(who, "commit", b, {}, "ok") :
             b \in {b \in r.names : r.answers[b] = "none" /\ (r.decision = "decided" \/ r.row = "row")}}
     \cup {Event(who, "commit", b, {}, "ok") :
-            b \in {b \in r.listed : ~Kept(17) /\ r.answers[b] = "none" /\ r.row = "tomb"}}
+            b \in {b \in r.listed : ~Kept(17) /\ r.answers[b] = "none" /\ r.row = "tomb" /\ ~r.own}}
     \cup {Event(who, "rollback", b, {}, "ok") :
             b \in {b \in r.listed : r.answers[b] = "none" /\ r.decision # "unread"
                                         /\ (b \notin r.names \/ (r.decision # "decided" /\ r.row # "row"))}}
@@ -93,6 +94,8 @@ Fates(e) ==
     IF left.fates = 0 \/ (e.who # "C" /\ e.what \notin {"commit", "rollback"}) THEN {}
     ELSE (IF e.what \in Unknown THEN {"lost", "reply-lost", "late"} ELSE {})
             \cup (IF e.who = "C" /\ e.what \in {"prepare", "alone"} THEN {"no"} ELSE {})
+            \* MariaDB, for as long as the session is there that has prepared it
+            \cup (IF e.who # "C" /\ e.at \in DOMAIN world.branch /\ world.branch[e.at] = "prepared" THEN {"nota"} ELSE {})
             \cup (IF shape.disk /\ e.what = "record" /\ LogTakes(world, e) THEN {"sync-fails"} ELSE {})
 
 Allowed(e) == Breaks(e) \subseteq shape.without
@@ -104,7 +107,7 @@ Sends == \E e \in Sent \cup (IF coord.pc = "runs" THEN Says \cup Ended ELSE {}) 
 
 Fails == \E e \in Sent : \E fate \in Fates(e) :
     /\ Allowed(e)
-    /\ Happens([e EXCEPT !.fate = fate])
+    /\ Happens(IF fate = "nota" THEN [e EXCEPT !.reply = "nota"] ELSE [e EXCEPT !.fate = fate])
     /\ left' = [left EXCEPT !.fates = @ - 1]
 
 \* Killed between a write and its sync.

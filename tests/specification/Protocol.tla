@@ -65,7 +65,8 @@ FirstCoord(s) ==
 
 Fresh(s) ==
     [asked |-> {}, listed |-> {}, later |-> {}, life |-> "unread", wrote |-> FALSE, finished |-> "unread",
-     decision |-> "unread", names |-> {}, pointer |-> FALSE, row |-> "unread", met |-> FALSE, abort |-> "none",
+     decision |-> "unread", names |-> {}, pointer |-> FALSE, row |-> "unread", met |-> FALSE, own |-> FALSE,
+     abort |-> "none",
      answers |-> [b \in s.branches |-> "none"]]
 
 First ==
@@ -230,26 +231,32 @@ Listing(w, e) == IF e.at = "all" THEN {b \in shape.branches : w.branch[b] = "pre
                  ELSE IF Heard(w, e) = "prepared" THEN {e.at} ELSE {}
 Asked(e) == IF e.at = "all" THEN shape.branches ELSE {e.at}
 
+\* Whether a pass asks the marked database: the names of branches or a pointer lead there.
+Looks(w) == ByMark \/ w.pointer
+
 RecovLearns(r, w, e) ==
     LET heard == Heard(w, e) IN
     CASE e.what = "begin" -> Fresh(shape)
       [] e.what = "list" -> [r EXCEPT !.asked = @ \cup Asked(e), !.listed = (@ \ Asked(e)) \cup Listing(w, e),
                                       !.later = IF heard = "unknown" THEN @ ELSE @ \cup (Asked(e) \ Listing(w, e))]
       [] e.what = "incarnations" -> \* a pass begins with what was listed before
-            [Fresh(shape) EXCEPT !.life = heard, !.asked = r.asked, !.listed = r.listed, !.abort = r.abort]
+            IF Kept(1) THEN [Fresh(shape) EXCEPT !.life = heard, !.asked = r.asked, !.listed = r.listed, !.abort = r.abort]
+            ELSE [r EXCEPT !.life = heard]
       [] e.what = "fence" -> [r EXCEPT !.wrote = heard = "done"]
       [] e.what = "finished" -> [r EXCEPT !.finished = heard]
       [] e.what = "decisions" -> [r EXCEPT !.decision = heard,
                                            !.names = IF heard = "decided" THEN w.logNames
-                                                     ELSE IF e.reply = "" /\ "row" \in w.rows THEN w.rowNames ELSE @,
+                                                     ELSE IF e.reply = "" /\ "row" \in w.rows /\ Looks(w)
+                                                     THEN w.rowNames ELSE @,
                                            !.pointer = IF e.reply = "" THEN w.pointer ELSE @,
-                                           !.row = IF e.reply # "" \/ w.rows = {} THEN @
+                                           !.row = IF e.reply # "" \/ w.rows = {} \/ ~Looks(w) THEN @
                                                    ELSE CHOOSE x \in w.rows : TRUE,
                                            !.met = FALSE]
       [] e.what = "pointers" -> [r EXCEPT !.pointer = heard = "yes"]
       [] e.what = "rows" -> [r EXCEPT !.row = heard, !.met = FALSE, !.names = IF heard = "row" THEN w.rowNames ELSE @]
       [] e.what = "tombstone" -> [r EXCEPT !.row = IF heard = "busy" THEN "unknown" ELSE heard,
                                            !.met = heard \in {"row", "tomb"},
+                                           !.own = heard = "tomb" /\ w.rows = {},
                                            !.names = IF heard = "row" THEN w.rowNames ELSE @]
       [] e.what = "abort" -> [r EXCEPT !.abort = heard]
       [] e.what \in {"commit", "rollback"} -> [r EXCEPT !.answers[e.at] = heard, !.later = @ \ {e.at}]

@@ -51,6 +51,8 @@ WITHOUT_TRACE = {
     "26": "the explorer's tasks have ended when it begins; Explore.tla leaves the rule out",
     "29": "staged rows are not in the specification",
     "32": "privileges are not in the specification",
+    "39": "the explorer has no files",
+    "40": "the explorer has no files",
 }
 
 

@@ -1,0 +1,55 @@
+"""`python -m tests.rivals [--kills N] [CONTENDER …]` prints the table of docs/explanation/rivals.md.
+
+Every fault at every statement of a transfer, and so many kills at random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+from pathlib import Path
+
+from tests.conftest import Databases
+from tests.crash.evidence import SEED
+from tests.rivals.contenders import BETWEEN_LISTINGS, PACKAGES, installed
+from tests.rivals.contest import Contest, Report
+from tests.rivals.gate import Fault
+from txpool.demo.server import EmbeddedPostgres
+
+
+def everything(contender: str, databases: Databases, folder: Path, kills: int) -> Report:
+    """All faults at all statements of a transfer."""
+    databases.empty()
+    contest = Contest(contender, databases, folder)
+    chance = random.Random(SEED)
+    try:
+        if contender in BETWEEN_LISTINGS:
+            contest.between_listings()
+        for fault in Fault:
+            nth = 1
+            while contest.at_statement(nth, fault):
+                nth += 1
+        for _ in range(kills):
+            contest.at_random(chance)
+        return contest.report()
+    finally:
+        contest.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.rivals", description=__doc__)
+    parser.add_argument("contenders", nargs="*", metavar="CONTENDER", help=", ".join(PACKAGES))
+    parser.add_argument("--kills", type=int, default=30, help="at random")
+    options = parser.parse_args()
+    print(f"seed {SEED}\n| | faults | kills | torn | duplicates | stuck |\n|---|---|---|---|---|---|", flush=True)
+    with EmbeddedPostgres(databases=("one", "two"), settings={"fsync": "off"}) as server:
+        for contender in options.contenders or PACKAGES:
+            with tempfile.TemporaryDirectory() as folder:
+                found = everything(contender, Databases(server), Path(folder), options.kills)
+            counts = [found.faults, found.kills, len(found.torn), len(found.duplicates), len(found.stuck)]
+            print(f"| {installed(contender)} | {' | '.join(map(str, counts))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -21,10 +21,8 @@ from tests.crash.attached_drivers import (
     WORKER,
     Answer,
     attached,
-    count_points,
     kill,
     let_tasks_end,
-    reached,
     run_child,
     scan,
     start,
@@ -54,8 +52,6 @@ class Order:
     recovery: str = ""
     #: Whether a marked datasource decides.
     marked: bool = False
-    #: Whether the points are counted.
-    counts: bool = False
 
 
 def rows_of(number: int) -> list[int]:
@@ -85,8 +81,6 @@ def drive(order: Order, spark: SparkSession) -> Answer:
     def to(target: str) -> DataFrame:
         return stopping if order.task_in == target else rows
 
-    if order.counts:
-        count_points()
     failpoints._arm_from_environment(order.points)
     txpool.configure("txpool.properties")
     answer = Answer(0)
@@ -103,8 +97,6 @@ def drive(order: Order, spark: SparkSession) -> Answer:
         answer = Answer(2, str(error))
     except Exception as error:
         answer = Answer(1, f"{error!r} {getattr(error, '__notes__', '')}")
-    if order.counts:
-        answer.driver = reached()
     return answer
 
 

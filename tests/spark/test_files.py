@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrameWriter
 
 import txpool
 from txpool.spark import write_files
@@ -70,3 +72,24 @@ def test_modes_that_flat_files_do_not_have(mode: Any, spark: Any, exports: Path)
     with pytest.raises(txpool.NotSupportedError, match="a folder of its own for each load"):
         write_files(spark.range(5), "exports.properties", "day", mode=mode)
     assert os.listdir(exports) == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_executors_have_kept_on_disks_of_their_own_is_missed(
+    lost: bool, spark: Any, exports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster a task may succeed, and its file be on another machine: the rows are counted here."""
+    save = DataFrameWriter.save
+
+    def saved(writer: DataFrameWriter, path: str) -> None:
+        save(writer, path)
+        if lost:
+            next(Path(path.removeprefix("file://")).glob("part-*")).unlink()
+
+    monkeypatch.setattr(spark.sparkContext, "master", "spark://there:7077")
+    monkeypatch.setattr(DataFrameWriter, "save", saved)
+    refused = pytest.raises(txpool.OperationalError, match="every executor must have that folder")
+    with refused if lost else nullcontext():
+        write_files(spark.range(10, numPartitions=2), "exports.properties", "day", format="csv")
+    assert (exports / "day" / "_SUCCESS").exists() is not lost
+    assert left(exports) == []

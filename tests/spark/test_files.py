@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrameWriter
 
 import txpool
+from tests.support.sampling import FULL
 from txpool.spark import write_files
 
 pytestmark = pytest.mark.spark
@@ -92,4 +93,33 @@ def test_what_executors_have_kept_on_disks_of_their_own_is_missed(
     with refused if lost else nullcontext():
         write_files(spark.range(10, numPartitions=2), "exports.properties", "day", format="csv")
     assert (exports / "day" / "_SUCCESS").exists() is not lost
+    assert left(exports) == []
+
+
+_LOSES_AN_EXECUTOR = """
+    import os, sys
+    from pathlib import Path
+    from pyspark.sql import SparkSession
+    import txpool
+    from tests.spark.losing_tasks import dies_in_copy
+    from txpool.spark import write_files
+
+    os.chdir(sys.argv[1])
+    spark = SparkSession.builder.getOrCreate()
+    txpool.configure(node_name="driver", log_url="sqlite:///txlog")
+    rows = spark.range(0, 40000, numPartitions=2)
+    with txpool.transaction():
+        write_files(rows.mapInArrow(dies_in_copy(Path("once").absolute()), rows.schema), "exports.properties", "day")
+    spark.stop()
+"""
+
+
+@pytest.mark.skipif(not FULL, reason="TXPOOL_CRASH_FULL=1: it starts two executors")
+def test_an_executor_that_is_lost_in_its_write(local_cluster: Any, spark: Any, exports: Path) -> None:
+    """Its first attempt has written a part of its rows: nothing of it is read, and nothing stays."""
+    local_cluster(_LOSES_AN_EXECUTOR, str(exports.parent))
+    assert (exports.parent / "once").exists()
+    found = [row.id for row in spark.read.parquet(f"file://{exports}/day").collect()]
+    assert sorted(found) == [*range(40000)]
+    assert [name for name in os.listdir(exports / "day") if not name.startswith((".", "part-"))] == ["_SUCCESS"]
     assert left(exports) == []

@@ -2,7 +2,7 @@
 
 Killed are the driver at named points, a recovery after it, a worker in the middle of a write, a driver whose tasks go
 on, and the Java. A folder that is overwritten is there at any time, whole; `_SUCCESS` comes last; nothing staged is
-left. By default two kills (TXPOOL_CRASH_SEED draws the same again), and with TXPOOL_CRASH_FULL=1 all.
+left. By default one kill (TXPOOL_CRASH_SEED draws the same again), and with TXPOOL_CRASH_FULL=1 all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.conftest import Databases
 from tests.crash.attached_drivers import DRIVER, JAVA
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.folder_site import COMMITTED, KILLED, ROLLED_BACK, FolderSite
-from tests.crash.spark_files_driver import LATEST, NEW, ONE, TWO, Order, rows_of
+from tests.crash.spark_files_driver import LATEST, NEW, ONE, TWO, Order, look, rows_of
 from tests.support.repository import ROOT
 from tests.support.sampling import FULL
 from txpool.failpoints import POINTS
@@ -113,15 +113,16 @@ def _kill(point: str) -> str:
 
 #: The ends of the process that has started Spark, with which its Java ends, too.
 LAST = (
-    Kill(Order(0, task_in=LATEST, kills=JAVA), ROLLED_BACK, False),
-    Kill(Order(0, points=_kill("files.published@2")), KILLED, True),
+    Kill(Order(0, task_in=LATEST, kills=JAVA, own=True), ROLLED_BACK, False),
+    Kill(Order(0, points=_kill("files.published@2"), own=True), KILLED, True),
 )
 
 
 def chosen() -> list[Kill]:
-    everything = [*kills_of_drivers(), *kills_of_recoveries(), *kills_in_tasks()]
     chance = random.Random(SEED)
-    found = [*(everything if FULL else [chance.choice(everything)]), chance.choice(LAST)]
+    last = chance.choice(LAST)
+    everything = [*kills_of_drivers(), *kills_of_recoveries(), *kills_in_tasks(), last]
+    found = everything if FULL else [chance.choice(everything)]
     return [replace(each, order=replace(each.order, number=number)) for number, each in enumerate(found, 1)]
 
 
@@ -187,10 +188,13 @@ def test_killed_at_every_point(
 ) -> None:
     kills = chosen()
     print(f"seed {SEED}", *kills, sep="\n")
-    told, end = play(spark_process, site, [kill.order for kill in kills])
+    told = play(spark_process, site, [kill.order for kill in kills])
     latest = 0
-    for kill, answer in zip(kills, told, strict=False):
+    for kill, answer in zip(kills, told, strict=True):
         assert answer["driver"]["end"] == kill.end, f"{kill}: {answer}"
+        if kill.order.own:
+            answer |= {"before": look(site.folder / "exports"), "ended": {"said": site.scan().stdout}}
+            answer["after"] = look(site.folder / "exports")
         require_whole(answer["before"], kill, latest)
         if kill.order.recovery:
             assert answer["died"]["end"] == KILLED, f"{kill}: recovery did not come there: {answer['died']['said']}"
@@ -198,7 +202,6 @@ def test_killed_at_every_point(
         require_whole(answer["after"], kill, latest)
         assert answer["after"][LATEST][0] == rows_of(latest), f"{kill}: {answer}"
         assert "heuristic" not in answer["ended"]["said"].lower(), f"{kill}: {answer}"
-    assert end == kills[-1].end
     for _ in range(2):  # a database may notice the end of a session late
         scanned = site.scan()
     assert site.left() == [], scanned.stdout + scanned.stderr
@@ -215,15 +218,15 @@ def test_killed_at_every_point(
     evidence.add(Count.KILLS, sum(1 + bool(kill.order.recovery) for kill in kills))
 
 
-def play(
-    spark_process: Callable[..., subprocess.Popen[str]], site: Site, orders: list[Order]
-) -> tuple[list[dict[str, Any]], int]:
-    """The orders, in drivers over one Spark: what became of each, and how the last has ended, in the first process."""
+def play(spark_process: Callable[..., subprocess.Popen[str]], site: Site, orders: list[Order]) -> list[dict[str, Any]]:
+    """The orders, in drivers over one Spark: what became of each, and what was seen. The last may be its Java's end."""
     (site.folder / "orders.json").write_text(json.dumps([asdict(order) for order in orders]))
     script = "from tests.crash.spark_files_driver import main\nmain()\n"
     process = spark_process(script, master="local[2,3]", env=site.secrets)
     process.communicate(timeout=3600 if FULL else 600)
     told = [json.loads(line) for line in (site.folder / "answers").read_text().splitlines()]
-    assert len(told) == len(orders) - 1, (site.folder / "script_0.err").read_text()[-4000:]
-    last = site.folder / "last"
-    return told, json.loads(last.read_text())["end"] if last.exists() else process.returncode
+    if orders[-1].own:
+        own = site.folder / "own"
+        told.append({"driver": json.loads(own.read_text()) if own.exists() else {"end": process.returncode}})
+    assert len(told) == len(orders), (site.folder / "script_0.err").read_text()[-4000:]
+    return told

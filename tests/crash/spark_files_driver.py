@@ -1,7 +1,7 @@
 """Spark drivers that write folders of files beside databases, and may be killed.
 
 `python -m tests.crash.spark_files_driver` in a site's folder reads `orders.json` and writes a line of `answers` for
-each order. The last order is the first process's own, whose Java ends with it.
+each order. One order may be the first process's own, whose Java ends with it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from tests.crash.attached_drivers import (
     WORKER,
     Answer,
     attached,
-    count_points,
     kill,
     let_tasks_end,
-    reached,
     run_child,
     scan,
     start,
@@ -54,8 +52,8 @@ class Order:
     recovery: str = ""
     #: Whether a marked datasource decides.
     marked: bool = False
-    #: Whether the points are counted.
-    counts: bool = False
+    #: Whether it is the first process's own.
+    own: bool = False
 
 
 def rows_of(number: int) -> list[int]:
@@ -85,8 +83,6 @@ def drive(order: Order, spark: SparkSession) -> Answer:
     def to(target: str) -> DataFrame:
         return stopping if order.task_in == target else rows
 
-    if order.counts:
-        count_points()
     failpoints._arm_from_environment(order.points)
     txpool.configure("txpool.properties")
     answer = Answer(0)
@@ -103,15 +99,13 @@ def drive(order: Order, spark: SparkSession) -> Answer:
         answer = Answer(2, str(error))
     except Exception as error:
         answer = Answer(1, f"{error!r} {getattr(error, '__notes__', '')}")
-    if order.counts:
-        answer.driver = reached()
     return answer
 
 
-def look() -> dict[str, list[object]]:
+def look(exports: Path = Path("exports")) -> dict[str, list[object]]:
     """The folders as any program finds them: the rows, and the marks with what stands in them."""
     found: dict[str, list[object]] = {}
-    for folder in Path("exports").iterdir():
+    for folder in exports.iterdir():
         if not folder.name.startswith("."):
             files = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
             rows = sorted(int(row) for file in files if file.name[0] != "_" for row in file.read_text().split())
@@ -139,10 +133,11 @@ def _serve(orders: list[Order]) -> None:
 
 
 def main() -> None:
-    *orders, last = (Order(**each) for each in json.loads(Path("orders.json").read_text()))
-    spark = start(lambda: _serve(orders))
-    answer = drive(last, spark)
-    Path("last").write_text(json.dumps(asdict(answer)))
+    orders = [Order(**each) for each in json.loads(Path("orders.json").read_text())]
+    spark = start(lambda: _serve([order for order in orders if not order.own]))
+    for order in orders:
+        if order.own:
+            Path("own").write_text(json.dumps(asdict(drive(order, spark))))
     os._exit(0)  # it is alive, so Java is not, and cannot be stopped
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrameWriter
 
 import txpool
+from tests.support.sampling import FULL
 from txpool.spark import write_files
 
 pytestmark = pytest.mark.spark
@@ -70,3 +73,53 @@ def test_modes_that_flat_files_do_not_have(mode: Any, spark: Any, exports: Path)
     with pytest.raises(txpool.NotSupportedError, match="a folder of its own for each load"):
         write_files(spark.range(5), "exports.properties", "day", mode=mode)
     assert os.listdir(exports) == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_executors_have_kept_on_disks_of_their_own_is_missed(
+    lost: bool, spark: Any, exports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster a task may succeed, and its file be on another machine: the rows are counted here."""
+    save = DataFrameWriter.save
+
+    def saved(writer: DataFrameWriter, path: str) -> None:
+        save(writer, path)
+        if lost:
+            next(Path(path.removeprefix("file://")).glob("part-*")).unlink()
+
+    monkeypatch.setattr(spark.sparkContext, "master", "spark://there:7077")
+    monkeypatch.setattr(DataFrameWriter, "save", saved)
+    refused = pytest.raises(txpool.OperationalError, match="every executor must have that folder")
+    with refused if lost else nullcontext():
+        write_files(spark.range(10, numPartitions=2), "exports.properties", "day", format="csv")
+    assert (exports / "day" / "_SUCCESS").exists() is not lost
+    assert left(exports) == []
+
+
+_LOSES_AN_EXECUTOR = """
+    import os, sys
+    from pathlib import Path
+    from pyspark.sql import SparkSession
+    import txpool
+    from tests.spark.losing_tasks import dies_in_copy
+    from txpool.spark import write_files
+
+    os.chdir(sys.argv[1])
+    spark = SparkSession.builder.getOrCreate()
+    txpool.configure(node_name="driver", log_url="sqlite:///txlog")
+    rows = spark.range(0, 40000, numPartitions=2)
+    with txpool.transaction():
+        write_files(rows.mapInArrow(dies_in_copy(Path("once").absolute()), rows.schema), "exports.properties", "day")
+    spark.stop()
+"""
+
+
+@pytest.mark.skipif(not FULL, reason="TXPOOL_CRASH_FULL=1: it starts two executors")
+def test_an_executor_that_is_lost_in_its_write(local_cluster: Any, spark: Any, exports: Path) -> None:
+    """Its first attempt has written a part of its rows: nothing of it is read, and nothing stays."""
+    local_cluster(_LOSES_AN_EXECUTOR, str(exports.parent))
+    assert (exports.parent / "once").exists()
+    found = [row.id for row in spark.read.parquet(f"file://{exports}/day").collect()]
+    assert sorted(found) == [*range(40000)]
+    assert [name for name in os.listdir(exports / "day") if not name.startswith((".", "part-"))] == ["_SUCCESS"]
+    assert left(exports) == []

@@ -20,7 +20,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -109,33 +109,38 @@ class Place:
     @contextmanager
     def open(self) -> Iterator[Hidden]:
         """Its folders, which are made if they are not there. OperationalError if somebody else may have made them."""
-        try:
-            at = opened(str(self.path.resolve(strict=True)))
-        except FileNotFoundError as error:
-            raise OperationalError(f"{self.name}: the folder {self.path} is not there. Is it mounted?") from error
-        with at as root:
-            owners = self.trusted(os.fstat(root).st_uid)
-            self._make(HIDDEN, root)
-            if not stat.S_ISDIR(os.stat(HIDDEN, dir_fd=root, follow_symlinks=False).st_mode):
-                raise OperationalError(f"{self.name}: {self.path}/{HIDDEN} is no folder, or a link to one: remove it")
-            with opened(HIDDEN, root) as hidden:
-                self._require_ours(hidden, owners)
-                for name in ("prepared", "staged"):
-                    self._make(name, hidden)
-                with opened("prepared", hidden) as prepared, opened("staged", hidden) as staged:
-                    self._require_ours(prepared, owners)
-                    self._require_ours(staged, owners)
-                    yield Hidden(root, hidden, prepared, staged, owners)
+        with ExitStack() as stack:
+            try:
+                found = self._open(stack)
+            except FileNotFoundError as error:
+                raise OperationalError(f"{self.name}: the folder {self.path} is not there. Is it mounted?") from error
+            except OSError as error:
+                raise OperationalError(
+                    f"{self.name}: {self.path} cannot be used: {described(error)}. Nothing was done"
+                ) from error
+            yield found
+
+    def _open(self, stack: ExitStack) -> Hidden:
+        root = stack.enter_context(opened(str(self.path.resolve(strict=True))))
+        owners = self.trusted(os.fstat(root).st_uid)
+        self._make(HIDDEN, root)
+        if not stat.S_ISDIR(os.stat(HIDDEN, dir_fd=root, follow_symlinks=False).st_mode):
+            raise OperationalError(f"{self.name}: {self.path}/{HIDDEN} is no folder, or a link to one: remove it")
+        hidden = stack.enter_context(opened(HIDDEN, root))
+        self._require_ours(hidden, owners)
+        for name in ("prepared", "staged"):
+            self._make(name, hidden)
+        prepared = stack.enter_context(opened("prepared", hidden))
+        staged = stack.enter_context(opened("staged", hidden))
+        self._require_ours(prepared, owners)
+        self._require_ours(staged, owners)
+        return Hidden(root, hidden, prepared, staged, owners)
 
     def _make(self, name: str, within: int) -> None:
         try:
             os.mkdir(name, 0o700, dir_fd=within)
         except FileExistsError:
             return
-        except OSError as error:
-            raise OperationalError(
-                f"{self.name}: nothing can be staged in {self.path}: {described(error)}. Nothing was done"
-            ) from error
         if os.geteuid() == 0:  # root works for the owner, who is to work here, too
             above = os.fstat(within)
             os.chown(name, above.st_uid, above.st_gid, dir_fd=within, follow_symlinks=False)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -233,6 +234,18 @@ def test_a_hidden_folder_of_a_strangers_is_not_used(exports: Exports) -> None:
     exports.hidden.chmod(0o777)
     with pytest.raises(txpool.OperationalError, match="others may write to"), txpool.transaction():
         exports.write("a", "1")
+
+
+def test_another_user_is_told_that_it_is_not_theirs() -> None:
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        Place("exports", folder).identity()
+        os.seteuid(STRANGER)
+        try:
+            with pytest.raises(txpool.OperationalError, match=r"exports: .* cannot be used: PermissionError"):
+                Place("exports", folder).identity()
+        finally:
+            os.seteuid(0)
 
 
 def test_what_root_makes_is_the_folders_owners(exports: Exports) -> None:

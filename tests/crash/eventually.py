@@ -103,7 +103,7 @@ class Place:
 
     #: Makes whole what was broken.
     heal: Callable[[], object]
-    #: Runs recovery once; all that it has left and could not do.
+    #: Runs recovery twice; all that it has left then, and could not do.
     recover: Callable[[], Iterable[object]]
     left: Callable[[], Iterable[Leftover]]
 
@@ -113,9 +113,10 @@ def complaints(report: ScanReport) -> list[object]:
     return [*report.errors.items(), *report.unreachable.items(), *report.left_alone]
 
 
-def scanned(conf: Path) -> Iterable[object]:
-    """One scan by this configuration."""
+def scanned_twice(conf: Path) -> Iterable[object]:
+    """By this configuration, over one set of connections."""
     with closing(RecoveryManager(conf)) as manager:
+        manager.scan()
         return complaints(manager.scan())
 
 
@@ -136,7 +137,7 @@ def world(site: CrashSite) -> Place:
             yield from in_log(site.session(LOG).execute)
         site.close()
 
-    return Place(site.heal, lambda: complaints(site.scan()), left)
+    return Place(site.heal, lambda: scanned_twice(site.conf), left)
 
 
 def of_files(
@@ -166,7 +167,7 @@ def of_files(
         yield from in_log_folder(conf.parent / log)
         yield from more()
 
-    return Place(heal, lambda: scanned(conf), left)
+    return Place(heal, lambda: scanned_twice(conf), left)
 
 
 def databases_of(databases: Databases) -> Iterator[Leftover]:
@@ -185,6 +186,7 @@ def folder_site(site: FolderSite, databases: Databases, servers: Iterable[MySQLS
             server.start()
 
     def recover() -> Iterable[object]:
+        site.scan()
         done = site.scan()
         return [] if done.returncode == 0 else [done.stdout + done.stderr]
 
@@ -203,10 +205,6 @@ def folder_site(site: FolderSite, databases: Databases, servers: Iterable[MySQLS
 def recovery_site(site: Site) -> Place:
     """The databases of such a folder, and its log."""
 
-    def recover() -> Iterable[object]:
-        with closing(site.manager()) as manager:
-            return complaints(manager.scan())
-
     def left() -> Iterator[Leftover]:
         yield from databases_of(site.databases)
         yield from in_sqlite(site.folder / "ledger.db")
@@ -215,7 +213,7 @@ def recovery_site(site: Site) -> Place:
         else:
             yield from in_log(lambda query: (site.log or site.databases).rows("one", query))
 
-    return Place(site.databases.server.start, recover, left)
+    return Place(site.databases.server.start, lambda: scanned_twice(site.conf), left)
 
 
 class Eventually:
@@ -237,7 +235,6 @@ class Eventually:
         for place in self._places:
             place.heal()
         for place in self._places:
-            place.recover()
             left_alone = [*place.recover()]
             assert not left_alone, f"recovery has come twice, and has left {left_alone}"
         found = sorted({each for place in self._places for each in place.left()})

@@ -427,6 +427,62 @@ def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
     assert site.broker.bodies(site.inward.parking) == ["bad"]
 
 
+def test_messages_that_their_senders_have_given_no_id(site: Site) -> None:
+    """As JMS allows: each has one of its own, the same each time."""
+    site.inward.parking = f"parked-{site.queues[0]}"
+    opened = site.broker.connect()
+    plain = opened.createSession(False, 1)
+    producer = plain.createProducer(plain.createQueue(site.queues[0]))
+    producer.setDisableMessageID(True)
+    for text in ("one", "bad", "two"):
+        producer.send(plain.createTextMessage(text))
+    opened.close()
+    with pytest.raises(KeyError), txpool.transaction():
+        ids = [each.id for each in site.inward.receive(10, timeout=60)]
+        raise KeyError
+    assert len({*ids}) == 3
+    again = []
+
+    @txpool.consumer(site.inward, max_messages=2, poll=5)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        again.extend(each.id for each in messages)
+        work(messages, site.outward)
+        if "bad" in texts(messages):
+            raise ValueError("bad")
+
+    assert ship.run(lambda: site.inward.parked()[0] == 1 and len(site.sql("select * from done")) == 2) == 2
+    assert [*dict.fromkeys(again)] == ids
+    assert site.out() == ["one", "two"]
+    assert site.broker.bodies(site.inward.parking) == ["bad"]
+
+
+def test_a_consumer_parks_what_it_cannot_read_as_it_is(site: Site) -> None:
+    """Whoever may send to a queue does not stop its consumer."""
+    from jpype import JArray, JByte, JChar, JString
+
+    site.inward.parking = f"parked-{site.queues[0]}"
+    opened = site.broker.connect()
+    plain = opened.createSession(False, 1)
+    producer = plain.createProducer(plain.createQueue(site.queues[0]))
+    entries = plain.createMapMessage()
+    entries.setString("k", "kept")
+    producer.send(entries)
+    producer.send(plain.createTextMessage(JString(JArray(JChar)("\ud800"))))
+    odd = plain.createTextMessage("odd")
+    odd.getCoreMessage().putBytesProperty("p", JArray(JByte)([1, 2]))
+    producer.send(odd)
+    site.inward.send("one")
+
+    @txpool.consumer(site.inward, poll=5)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        work(messages, site.outward)
+
+    assert ship.run(lambda: site.inward.parked()[0] == 3 and len(site.sql("select * from done")) == 1) == 1
+    browser = plain.createBrowser(plain.createQueue(site.inward.parking)).getEnumeration()
+    assert browser.nextElement().getString("k") == "kept"
+    opened.close()
+
+
 def test_the_commands_know_it(site: Site) -> None:
     done = preloaded.run("-m", "txpool", "check", "in.properties", cwd=site.folder, env=dict(os.environ))
     assert "answers, and keeps what is prepared" in done.stdout, done.stderr

@@ -441,7 +441,7 @@ def test_messages_that_their_senders_have_given_no_id(site: Site) -> None:
         ids = [each.id for each in site.inward.receive(10, timeout=60)]
         raise KeyError
     assert len({*ids}) == 3
-    again = []
+    again = list[str]()
 
     @txpool.consumer(site.inward, max_messages=2, poll=5)
     def ship(messages: list[ReceivedMessage]) -> None:

@@ -20,7 +20,7 @@ def _kafka(folder: Path, publish: Callable[..., Any]) -> BrokerDelivery:
     file = folder / "o.properties"
     file.write_text("driver = sqlite3\nmode = local\nurl = sqlite:///o.db\noutbox.broker = b\noutbox.to = t\n")
     deliver = delivery_to("kafka", DataSourceSettings.load(file))
-    for name, method in {"_open": object, "_publish": publish, "_close": lambda _: None}.items():
+    for name, method in (("_open", object), ("_publish", publish), ("_close", lambda _: None)):
         setattr(deliver, name, method)
     return deliver
 

@@ -13,8 +13,8 @@ from txpool.config.secrets import ValueSource
 from txpool.errors import NotSupportedError, OperationalError, ProgrammingError, described
 from txpool.locks import Lock
 from txpool.messages.session import MessageSession, ReceivedMessage
+from txpool.resources.jdbc.dbapi.errors import ConnectionLost, call
 from txpool.resources.jdbc.dbapi.errors import Error as JavaError
-from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jms.connection import ERROR, ID, JmsConnection, body_of, receive
 from txpool.resources.jms.manager import MANAGER
 from txpool.resources.messages.tables import Outgoing, readable
@@ -76,6 +76,8 @@ class JmsSession(MessageSession):
             yield raw
         except BaseException as error:
             raw.failed = error
+            if isinstance(error, JavaError) and raw.lost:
+                raise ConnectionLost(str(error)) from error
             raise
 
     def _from(self) -> str:

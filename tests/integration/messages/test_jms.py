@@ -17,9 +17,11 @@ from recovery.manager import RecoveryManager
 from tests.support import preloaded
 from tests.support.jms.broker import Artemis
 from tests.support.jms.fixtures import write_site
+from tests.support.kafka.broker import free_ports
 from tests.support.waiting import until
 from txpool import failpoints
 from txpool.datasource import registry
+from txpool.idempotency.outage import is_outage
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import PrepareVote
 from txpool.resources.deadlines import NO_DEADLINES
@@ -481,6 +483,29 @@ def test_a_consumer_parks_what_it_cannot_read_as_it_is(site: Site) -> None:
     browser = plain.createBrowser(plain.createQueue(site.inward.parking)).getEnumeration()
     assert browser.nextElement().getString("k") == "kept"
     opened.close()
+
+
+def test_an_outage_of_the_broker_is_no_try_of_a_message(site: Site) -> None:
+    text = (site.folder / "out.properties").read_text()
+    (site.folder / "gone.properties").write_text(
+        text.replace(str(site.broker.port), str(free_ports(1)[0])).replace("name = out", "name = gone")
+    )
+    with pytest.raises(txpool.OperationalError) as unreachable, txpool.transaction():
+        txpool.session("gone.properties").send("x")
+    assert is_outage(unreachable.value)
+    with pytest.raises(txpool.OperationalError) as refused, txpool.transaction():
+        site.outward.send(b"x" * 1_000_000, headers={"h": "x" * 200_000})
+    assert not is_outage(refused.value)
+    errors = []
+    with pytest.raises(txpool.TransactionRolledBack), txpool.transaction():
+        site.outward.send("x")
+        site.reconnect()
+        for _ in range(2):
+            with pytest.raises(txpool.OperationalError) as lost:
+                site.outward.send("y")
+            errors.append(lost.value)
+    assert [is_outage(each) for each in errors] == [True, True]
+    assert site.out() == []
 
 
 def test_the_commands_know_it(site: Site) -> None:

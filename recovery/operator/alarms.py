@@ -208,7 +208,7 @@ def _lacking_rights(left_alone: Iterable[LeftAlone]) -> list[Alarm]:
             AlarmKind.RIGHT.value,
             name,
             f"recovery lacks a right in datasource {name}, and cannot end {lefts[0].gid} ({len(lefts)} branches in "
-            f"all): {lefts[0].error}. Its decision is kept. Give the user that right, and the next scan ends them",
+            f"all): {lefts[0].error}. They stay as they are. Give the user that right, and the next scan ends them",
         )
         for name, lefts in found.items()
     ]

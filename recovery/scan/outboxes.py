@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
 from recovery.scan.datasources.asking import collect
 from recovery.scan.datasources.datasources import RecoverableDatasource, RecoveryDatasources
 from txpool.config.settings import DataSourceSettings
-from txpool.datasource import find
+from txpool.datasource import open_settings
+from txpool.datasource.datasource import as_database
 from txpool.errors import ConfigurationError
 from txpool.resources.driver.making import make_driver
+from txpool.resources.kafka.manager import parking_topic
 from txpool.resources.messages.tables import tables_of
 from txpool.resources.outbox import OutboxContent, outbox_table
 
@@ -83,6 +86,8 @@ def _session_of(datasource: RecoverableDatasource) -> DataSourceSettings | None:
     settings = getattr(datasource, "settings", None)
     if not isinstance(settings, DataSourceSettings) or not (settings.queue or settings.group):
         return None
+    if settings.group and parking_topic(settings):
+        return None  # the broker alone knows
     return settings if settings.queue_datasource or settings.offsets_datasource else None
 
 
@@ -96,13 +101,16 @@ def _look(datasource: RecoverableDatasource) -> Callable[[], OutboxContent | Non
 
 def _look_into_session(settings: DataSourceSettings) -> OutboxContent | None:
     """What waits in its queue, and what its consumer has parked; as recovery.user of that datasource."""
-    source = find(settings.queue_datasource or settings.offsets_datasource or "")
-    part = source.resource_manager.outbox
-    if part is None:
-        return None
-    driver = make_driver(source.settings, recovery=True)
-    with outbox_table(part).looking(driver) as raw:
-        return tables_of(source).look(raw, driver, source.name, settings.queue, settings.parking_queue)
+    path = settings.queue_datasource or settings.offsets_datasource or ""
+    # Each time anew: the daemon may have been told to read its files again.
+    with closing(open_settings(DataSourceSettings.load(path, pool_min_size=0))) as opened:
+        source = as_database(opened)
+        part = source.resource_manager.outbox
+        if part is None:
+            return None
+        driver = make_driver(source.settings, recovery=True)
+        with outbox_table(part).looking(driver) as raw:
+            return tables_of(source).look(raw, driver, source.name, settings.queue, settings.parking_queue)
 
 
 def _nothing() -> None:

@@ -137,7 +137,7 @@ class Consumer:
                 self._park(source, message, text)
             else:
                 logger.warning("%s: try %d of message %s has failed: %s", source.name, tries, message.id, text)
-                source.failed(message, text, min(_LONGEST_WAIT, 2.0 ** (tries - 1)))
+                source.failed(message, text, min(_LONGEST_WAIT, 2.0 ** min(tries - 1, 10)))
         return bool(done)
 
     def _attempt(

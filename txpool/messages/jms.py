@@ -10,9 +10,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from txpool.config.secrets import ValueSource
-from txpool.errors import NotSupportedError, ProgrammingError
+from txpool.errors import NotSupportedError, OperationalError, ProgrammingError, described
 from txpool.locks import Lock
 from txpool.messages.session import MessageSession, ReceivedMessage
+from txpool.resources.jdbc.dbapi.errors import ConnectionLost, call
+from txpool.resources.jdbc.dbapi.errors import Error as JavaError
 from txpool.resources.jms.connection import ERROR, ID, JmsConnection, body_of, receive
 from txpool.resources.jms.manager import MANAGER
 from txpool.resources.messages.tables import Outgoing, readable
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
 _NAME = re.compile(r"(?!JMS|_AMQ|(?i:null|true|false|not|and|or|between|like|in|is|escape)$)[A-Za-z_$][\w$]*", re.ASCII)
+#: Of those whose senders have given them no id.
+_UNNAMED = "JMSMessageID is null"
+#: What says that a property of a message is no text.
+_NO_TEXT = "jakarta.jms.MessageFormatException"
 _POLL = 0.1
 #: Without the key: a stock broker takes a message for a dead letter, or drops it, at its tenth delivery.
 _MOST_TRIES = 7
@@ -70,6 +76,8 @@ class JmsSession(MessageSession):
             yield raw
         except BaseException as error:
             raw.failed = error
+            if isinstance(error, JavaError) and raw.lost:
+                raise ConnectionLost(str(error)) from error
             raise
 
     def _from(self) -> str:
@@ -95,7 +103,7 @@ class JmsSession(MessageSession):
                     left = deadline - time.monotonic()
                     found = receive(consumer, 0 if taken else left)
                     if found is not None:
-                        taken.append(self._message(found))
+                        taken.append(self._message(raw, found))
                     elif taken or left <= 0:
                         break
                     else:
@@ -104,16 +112,22 @@ class JmsSession(MessageSession):
             self._receiving.release()
         return taken
 
-    def _message(self, found: Any) -> ReceivedMessage:
-        names = [str(name) for name in found.getPropertyNames()]
-        headers = {name: str(found.getStringProperty(name)) for name in names if not name.startswith(("JMS", "_AMQ"))}
-        place, made = str(found.getJMSMessageID()), headers.get(ID, "")
+    def _message(self, raw: JmsConnection, found: Any) -> ReceivedMessage:
+        """The message. NotSupportedError if it is none that can be received."""
+        try:
+            names = [str(name) for name in found.getPropertyNames() if not str(name).startswith(("JMS", "_AMQ"))]
+            headers = {name: str(call(found.getStringProperty, name)) for name in names}
+            body = body_of(found, self.name)
+        except (JavaError, UnicodeError) as error:
+            if isinstance(error, JavaError) and error.java_class != _NO_TEXT:
+                raise
+            raise NotSupportedError(f"{self.name}: a message is no text that can be read: {described(error)}") from None
+        place, made = _place(found), headers.get(ID, "")
         if made and readable(made) == made:
             del headers[ID]
         else:
-            made = place
+            made = place if _is_named(place) else f"{raw.identity}-{place}"
         tries = max(0, int(found.getIntProperty("JMSXDeliveryCount")) - 1)
-        body = body_of(found, self.name)
         return ReceivedMessage(body, None, headers, made, int(found.getJMSTimestamp()) / 1000, place, tries)
 
     # -- for the loop of a consumer -----------------------------------------------------------------------------
@@ -134,11 +148,21 @@ class JmsSession(MessageSession):
         """The first message that can be tried now; it stays."""
         now = time.monotonic()
         self._later = {place: until for place, until in self._later.items() if until > now}
+        waits = False  # one without an id, which no selector tells from those behind it
         with self._apart() as raw:
             for found in islice(raw.browse(raw.queue(self._from())), _BROWSED):
-                if str(found.getJMSMessageID()) not in self._later:
-                    return self._message(found)
+                place = _place(found)
+                if place not in self._later and (_is_named(place) or not waits):
+                    return self._begun(raw, found, place)
+                waits = waits or not _is_named(place)
         return None
+
+    def _begun(self, raw: JmsConnection, found: Any, place: str) -> ReceivedMessage:
+        try:
+            return self._message(raw, found)
+        except NotSupportedError:  # receive_one() says so, as often as it is tried
+            tries = max(0, int(found.getIntProperty("JMSXDeliveryCount")) - 1)
+            return ReceivedMessage(None, None, {}, place, int(found.getJMSTimestamp()) / 1000, place, tries)
 
     def wait(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
@@ -154,9 +178,21 @@ class JmsSession(MessageSession):
         return self._next()  # the broker counts the tries, and keeps the count
 
     def receive_one(self, message: ReceivedMessage) -> bool:
-        selector = f"JMSMessageID = '{message.place}'"
-        with self._branch() as raw, raw.receiving(raw.queue(self._from()), selector) as consumer:
-            return receive(consumer, 0) is not None
+        with self._branch() as raw:
+            found = self._take(raw, message)
+            if found is not None:
+                self._message(raw, found)
+        return found is not None
+
+    def _take(self, raw: JmsConnection, message: ReceivedMessage) -> Any:
+        selector = f"JMSMessageID = '{message.place}'" if _is_named(message.place) else _UNNAMED
+        with raw.receiving(raw.queue(self._from()), selector) as consumer:
+            found = receive(consumer, 0)
+        if found is not None and _place(found) != message.place:
+            raise OperationalError(
+                f"{self.name}: another consumer has taken message {message.id}. Nothing was received"
+            )
+        return found
 
     def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
         self._later[message.place] = time.monotonic() + delay
@@ -164,14 +200,19 @@ class JmsSession(MessageSession):
     def park(self, message: ReceivedMessage, error: str) -> bool:
         with self._apart() as raw:
             raw.create_queue(self.parking)
-        with transaction():
-            taken = self.receive_one(message)
-            if taken:
-                headers: Mapping[str, str] = {**message.headers, ERROR: readable(error)}
-                sent = Outgoing(message.id, message.body, None, headers, 0)
-                with self._branch() as raw:
-                    raw.send(raw.queue(self.parking), raw.message(sent))
-        return taken
+        with transaction(), self._branch() as raw:
+            found = self._take(raw, message)
+            if found is not None:
+                raw.send(raw.queue(self.parking), self._to_park(raw, found, message, error))
+        return found is not None
+
+    def _to_park(self, raw: JmsConnection, found: Any, message: ReceivedMessage, error: str) -> Any:
+        try:
+            self._message(raw, found)
+        except NotSupportedError:
+            return found  # as it is
+        headers: Mapping[str, str] = {**message.headers, ERROR: readable(error)}
+        return raw.message(Outgoing(message.id, message.body, None, headers, 0))
 
     def parked(self) -> tuple[int, float | None]:
         with self._apart() as raw:
@@ -180,6 +221,16 @@ class JmsSession(MessageSession):
             first = next(raw.browse(raw.queue(self.parking)), None)
             age = None if first is None else max(0.0, time.time() - int(first.getJMSTimestamp()) / 1000)
             return raw.count(self.parking), age
+
+
+def _place(found: Any) -> str:
+    """By what the session finds a message again: JMS's id, or its number in the broker if its sender has given none."""
+    made = found.getJMSMessageID()
+    return str(found.getCoreMessage().getMessageID()) if made is None else str(made)
+
+
+def _is_named(place: str) -> bool:
+    return place.startswith("ID:")
 
 
 def _require_text(value: str, name: str) -> None:

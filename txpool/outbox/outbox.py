@@ -88,8 +88,7 @@ class Outbox:
         message, data = str(uuid.uuid4()), payload.encode() if isinstance(payload, str) else bytes(payload)
         traceparent = None if ambient.trace is None else ambient.trace.traceparent or None
         try:
-            with self._table.opened(self._source) as cursor:
-                self._table.insert(cursor, message, key, data, traceparent, is_text=isinstance(payload, str))
+            self._table.send(self._source, message, key, data, traceparent, is_text=isinstance(payload, str))
         except BaseException as error:
             if not isinstance(error, Exception):  # the message may have been sent
                 ambient.set_rollback_only(error)

@@ -249,7 +249,7 @@ class Relay:
             else f"It is tried again{'' if counts else ', and this one does not count'}",
             text,
         )
-        self._again[number] = time.monotonic() + min(_LONGEST_WAIT, 2.0 ** (attempt - 1))
+        self._again[number] = time.monotonic() + min(_LONGEST_WAIT, 2.0 ** min(attempt - 1, 10))
         if not counts:
             self._owed[number] = attempt, text
             self._give_back()

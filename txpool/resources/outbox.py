@@ -7,6 +7,7 @@ numbers have the order of the commits, since who sends under a key holds a lock 
 
 from __future__ import annotations
 
+import logging
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
@@ -14,8 +15,9 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from txpool.errors import ProgrammingError
 from txpool.resources.records import ConnectableDatasource
@@ -23,11 +25,15 @@ from txpool.resources.records import ConnectableDatasource
 if TYPE_CHECKING:
     from txpool.resources.driver.driver import Driver
 
+logger = logging.getLogger("txpool.outbox")
+
 #: How many locks all keys share. A part of the format: every process must take the same lock for a key.
 LOCKS: Final = 1024
 
 _LOCK = "select number from {locks} where number = ? for update"
 _INSERT = "insert into {table} (id, message_key, payload, is_text, traceparent) values (?, ?, ?, ?, ?)"
+#: As every version has sent: it needs none of the columns that came later.
+_INSERT_BEFORE = "insert into {table} (id, message_key, payload, is_text) values (?, ?, ?, ?)"
 _WINDOW = "select number, message_key, parked, delivered_by from {table} where number > ? order by number limit ?"
 _READ = (
     "select id, message_key, payload, is_text, attempts, parked, delivered_by, traceparent "
@@ -38,7 +44,8 @@ _EXISTS = "select count(*) from {table} where number = ?"
 _AS_BEGUN = "where number = ? and attempts = ? and delivered_by is null"
 _COUNT = "update {table} set attempts = ? " + _AS_BEGUN
 _FAIL = "update {table} set parked = ?, error = ?, attempts = ? " + _AS_BEGUN
-_DELIVERED = "update {table} set delivered_by = ? " + _AS_BEGUN
+# An earlier version's relay, which may run beside this one, knows only `attempts`: with the most it delivers no more.
+_DELIVERED = "update {table} set delivered_by = ?, attempts = 2147483647 " + _AS_BEGUN
 _DELETE = "delete from {table} " + _AS_BEGUN
 _DELETE_DELIVERED = "delete from {table} where number = ? and delivered_by = ?"
 _STATE = "select count(*), coalesce(sum(parked), 0), {age} from {table}"
@@ -50,6 +57,8 @@ _RETRY_ONE = f"{_RETRY} and id = ?"
 
 #: Seconds for which a lock of the whole table is awaited: to change it, and to look into it.
 _WAIT, _SHORT_WAIT = 10, 2
+#: Seconds after which who sends looks again whether an earlier version's table has its columns.
+_LOOK_AGAIN = 60.0
 _EARLIER: Final = "an earlier version of txpool has made the table of the outbox"
 
 
@@ -104,6 +113,8 @@ class OutboxTable(ABC):
     def __init__(self) -> None:
         #: The datasources whose table this process has checked.
         self._checked: WeakSet[OutboxDatasource] = WeakSet()
+        #: Those whose table an earlier version has made, and when that was seen, by the monotonic clock.
+        self._earlier: WeakKeyDictionary[OutboxDatasource, float] = WeakKeyDictionary()
 
     @abstractmethod
     def create(self, source: OutboxDatasource) -> None:
@@ -137,9 +148,12 @@ class OutboxTable(ABC):
         """The names of the `table` of messages, and of that of the `locks`."""
 
     @contextmanager
-    def opened(self, source: OutboxDatasource) -> Iterator[Any]:
-        """A cursor in the ambient transaction; ProgrammingError if there is no table, or an earlier version's."""
-        if source not in self._checked:
+    def opened(self, source: OutboxDatasource, *, sends: bool = False) -> Iterator[Any]:
+        """A cursor in the ambient transaction; ProgrammingError if there is no table, or an earlier version's.
+
+        Who only `sends` may do so into an earlier version's, too.
+        """
+        if source not in self._checked and not (sends and self._is_earlier(source)):
             with self.outside(source.driver_adapter) as raw:
                 is_there = self.is_there(raw, source.driver_adapter, source.name)
                 statement = self.lacks(raw)
@@ -148,14 +162,27 @@ class OutboxTable(ABC):
                     f"datasource {source.name} has no outbox, and nothing was done: make it once, by `txpool outbox "
                     "init` and the datasource's file"
                 )
-            if statement:
-                raise ProgrammingError(
-                    f"datasource {source.name}: {_EARLIER}, and nothing was done: run `txpool outbox init` and the "
-                    f"datasource's file, or, as the table's owner: {statement};"
+            if not statement:
+                self._checked.add(source)
+            else:
+                do = f"run `txpool outbox init` and the datasource's file, or, as the table's owner: {statement};"
+                if not sends:
+                    raise ProgrammingError(f"datasource {source.name}: {_EARLIER}, and nothing was done: {do}")
+                logger.warning(
+                    "datasource %s: %s. What is sent goes into it as that version sends, without a place in a trace: "
+                    "%s",
+                    source.name,
+                    _EARLIER,
+                    do,
                 )
-            self._checked.add(source)
+                self._earlier[source] = monotonic()
         with closing(source.connect()) as connection:
             yield connection.cursor()
+
+    def _is_earlier(self, source: OutboxDatasource) -> bool:
+        """Whether an earlier version's table was seen there, and not long ago."""
+        seen = self._earlier.get(source)
+        return seen is not None and monotonic() - seen < _LOOK_AGAIN
 
     def look(self, driver: Driver, datasource: str) -> OutboxContent | None:
         """What is in it; None if there is no table. Each statement is for itself: nothing is held."""
@@ -183,17 +210,31 @@ class OutboxTable(ABC):
 
     # -- what a transaction sends -------------------------------------------------------------------------------
 
-    def insert(
-        self, cursor: Any, message: str, key: str | None, payload: bytes, traceparent: str | None, *, is_text: bool
+    def send(
+        self,
+        source: OutboxDatasource,
+        message: str,
+        key: str | None,
+        payload: bytes,
+        traceparent: str | None,
+        *,
+        is_text: bool,
     ) -> None:
         """Insert a message. It waits for other transactions that have sent under the key, until they have ended."""
-        if key is not None and self.locks_rows:
-            lock = zlib.crc32(key.encode()) % LOCKS
-            if not self.take_lock(cursor, lock):
-                raise ProgrammingError(
-                    f"the lock {lock} of the outbox is gone, and nothing was sent: run `txpool outbox init` again"
-                )
-        self._execute(cursor, _INSERT, [message, key, payload, int(is_text), traceparent])
+        with self.opened(source, sends=True) as cursor:
+            before = source not in self._checked
+            if key is not None and self.locks_rows:
+                lock = zlib.crc32(key.encode()) % LOCKS
+                take = OutboxTable.take_lock if before else type(self).take_lock
+                if not take(self, cursor, lock):
+                    raise ProgrammingError(
+                        f"the lock {lock} of the outbox is gone, and nothing was sent: run `txpool outbox init` again"
+                    )
+            values = [message, key, payload, int(is_text)]
+            if before:
+                self._execute(cursor, _INSERT_BEFORE, values)
+            else:
+                self._execute(cursor, _INSERT, [*values, traceparent])
 
     def take_lock(self, cursor: Any, number: int) -> bool:
         """Take a lock of keys until the transaction has ended, also if the server restarts; False if it is gone."""

@@ -17,9 +17,11 @@ from recovery.manager import RecoveryManager
 from tests.support import preloaded
 from tests.support.jms.broker import Artemis
 from tests.support.jms.fixtures import write_site
+from tests.support.kafka.broker import free_ports
 from tests.support.waiting import until
 from txpool import failpoints
 from txpool.datasource import registry
+from txpool.idempotency.outage import is_outage
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import PrepareVote
 from txpool.resources.deadlines import NO_DEADLINES
@@ -425,6 +427,85 @@ def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
     assert ship.run(lambda: site.inward.parked()[0] == 1 and len(site.sql("select * from done")) == 3) == 3
     assert site.out() == ["one", "two", "three"]
     assert site.broker.bodies(site.inward.parking) == ["bad"]
+
+
+def test_messages_that_their_senders_have_given_no_id(site: Site) -> None:
+    """As JMS allows: each has one of its own, the same each time."""
+    site.inward.parking = f"parked-{site.queues[0]}"
+    opened = site.broker.connect()
+    plain = opened.createSession(False, 1)
+    producer = plain.createProducer(plain.createQueue(site.queues[0]))
+    producer.setDisableMessageID(True)
+    for text in ("one", "bad", "two"):
+        producer.send(plain.createTextMessage(text))
+    opened.close()
+    with pytest.raises(KeyError), txpool.transaction():
+        ids = [each.id for each in site.inward.receive(10, timeout=60)]
+        raise KeyError
+    assert len({*ids}) == 3
+    again = list[str]()
+
+    @txpool.consumer(site.inward, max_messages=2, poll=5)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        again.extend(each.id for each in messages)
+        work(messages, site.outward)
+        if "bad" in texts(messages):
+            raise ValueError("bad")
+
+    assert ship.run(lambda: site.inward.parked()[0] == 1 and len(site.sql("select * from done")) == 2) == 2
+    assert [*dict.fromkeys(again)] == ids
+    assert site.out() == ["one", "two"]
+    assert site.broker.bodies(site.inward.parking) == ["bad"]
+
+
+def test_a_consumer_parks_what_it_cannot_read_as_it_is(site: Site) -> None:
+    """Whoever may send to a queue does not stop its consumer."""
+    from jpype import JArray, JByte, JChar, JString
+
+    site.inward.parking = f"parked-{site.queues[0]}"
+    opened = site.broker.connect()
+    plain = opened.createSession(False, 1)
+    producer = plain.createProducer(plain.createQueue(site.queues[0]))
+    entries = plain.createMapMessage()
+    entries.setString("k", "kept")
+    producer.send(entries)
+    producer.send(plain.createTextMessage(JString(JArray(JChar)("\ud800"))))
+    odd = plain.createTextMessage("odd")
+    odd.getCoreMessage().putBytesProperty("p", JArray(JByte)([1, 2]))
+    producer.send(odd)
+    site.inward.send("one")
+
+    @txpool.consumer(site.inward, poll=5)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        work(messages, site.outward)
+
+    assert ship.run(lambda: site.inward.parked()[0] == 3 and len(site.sql("select * from done")) == 1) == 1
+    browser = plain.createBrowser(plain.createQueue(site.inward.parking)).getEnumeration()
+    assert browser.nextElement().getString("k") == "kept"
+    opened.close()
+
+
+def test_an_outage_of_the_broker_is_no_try_of_a_message(site: Site) -> None:
+    text = (site.folder / "out.properties").read_text()
+    (site.folder / "gone.properties").write_text(
+        text.replace(str(site.broker.port), str(free_ports(1)[0])).replace("name = out", "name = gone")
+    )
+    with pytest.raises(txpool.OperationalError) as unreachable, txpool.transaction():
+        txpool.session("gone.properties").send("x")
+    assert is_outage(unreachable.value)
+    with pytest.raises(txpool.OperationalError) as refused, txpool.transaction():
+        site.outward.send(b"x" * 1_000_000, headers={"h": "x" * 200_000})
+    assert not is_outage(refused.value)
+    errors = []
+    with pytest.raises(txpool.TransactionRolledBack), txpool.transaction():
+        site.outward.send("x")
+        site.reconnect()
+        for _ in range(2):
+            with pytest.raises(txpool.OperationalError) as lost:
+                site.outward.send("y")
+            errors.append(lost.value)
+    assert [is_outage(each) for each in errors] == [True, True]
+    assert site.out() == []
 
 
 def test_the_commands_know_it(site: Site) -> None:

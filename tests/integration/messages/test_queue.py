@@ -67,6 +67,21 @@ def test_in_an_event_loop_a_thread_calls_it(queue: Queue) -> None:
     assert drained(session) == ["two"]
 
 
+@pytest.mark.parametrize("headers", ["", "{", "[]", "null", '{"h": 1}', "[" * 100_000])
+def test_a_row_with_headers_that_are_none_is_received_like_others(headers: str, place: Place, queue: Queue) -> None:
+    """Whoever may insert rows may send; a row of theirs does not stop the queue."""
+    session = queue()
+    session.send("one")
+    session.send("two")
+    table = {"postgresql": "txpool_spark.messages"}.get(place.kind, "txpool_messages")
+    (first,) = place.sql("orders", f"select min(number) from {table}")
+    place.sql("orders", f"update {table} set headers = '{headers}' where number = {first[0]}")
+    with txpool.transaction():
+        one, two = session.receive(10)
+    assert (one.text, dict(one.headers)) == ("one", {"txpool-headers": headers})
+    assert (two.text, dict(two.headers)) == ("two", {})
+
+
 def test_what_rolls_back_is_neither_sent_nor_taken(queue: Queue) -> None:
     session = queue()
     session.send("one")

@@ -1,4 +1,7 @@
-"""A table of an earlier version gets its new columns by `create`; until then each use says what to run."""
+"""A table of an earlier version gets its new columns by `create`; until then a relay says what to run, and sends go on.
+
+Programs are brought up to date one after the other: none of them may fail for that, and none is to deliver twice.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from txpool import Outbox, ProgrammingError
 from txpool.outbox import Message
 from txpool.resources import outbox as outboxes
 
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 #: The statements that the error names, in order.
 ADDS = {
     "postgresql": [
@@ -34,21 +38,55 @@ def test_a_table_without_a_column(place: Place, by_hand: bool) -> None:
     for add in ADDS[place.kind]:
         table, _, column, *_ = add.removeprefix("alter table ").replace(" add column", " add").split()
         place.sql("orders", f"alter table {table} drop column {column}")
-    outbox, found = Outbox(place.datasource("orders")), list[Message]()
+    outbox, found, sent = Outbox(place.datasource("orders")), list[Message](), ["old"]
     relay = outbox.relay(found.append)
     for add in ADDS[place.kind]:
-        for use in (outbox.state, relay.deliver_all, lambda: _send(outbox)):
+        for use in (outbox.state, relay.deliver_all):
             with pytest.raises(ProgrammingError, match="an earlier version") as raised:
                 use()
             assert str(raised.value).endswith(f"as the table's owner: {add}")
+        sent.append(_send(outbox))
         if not by_hand:
             break
         place.sql("orders", add)
     outbox.create()
     outbox.create()
-    _send(outbox)
-    assert relay.deliver_all() == 2
-    assert [each.payload for each in found] == ["old", "new"]
+    sent.append(_send(outbox))
+    assert relay.deliver_all() == len(sent)
+    assert [each.payload for each in found] == sent
+
+
+def test_who_sends_says_once_what_to_run_and_sees_by_itself_that_it_was_run(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (number,) = (at for at, add in enumerate(ADDS[place.kind]) if "traceparent" in add)
+    place.sql("orders", f"alter table {ADDS[place.kind][number].split()[2]} drop column traceparent")
+    outbox = Outbox(place.datasource("orders"))
+    for _ in range(2):
+        _send(outbox)
+    (record,) = (each for each in caplog.records if "an earlier version" in each.getMessage())
+    assert record.getMessage().endswith(f"as the table's owner: {ADDS[place.kind][number]}")
+    place.outbox.create()
+    monkeypatch.setattr(outboxes, "_LOOK_AGAIN", 0)
+    with txpool.transaction():
+        place.outbox._table.send(place.orders, "traced", None, b"x", TRACEPARENT, is_text=True)
+    found = list[Message]()
+    assert outbox.relay(found.append).deliver_all() == 3
+    assert [each.traceparent for each in found] == [None, None, TRACEPARENT]
+
+
+def test_an_earlier_versions_relay_does_not_deliver_again_what_has_not_ended_everywhere(place: Place) -> None:
+    """It knows nothing of `delivered_by`: it counts, and parks what has been tried too often."""
+    place.send("one")
+    table = place.outbox._table
+    with txpool.transaction(), table.opened(place.orders) as cursor:
+        (number,) = (each for each, *_ in table.window(cursor, 0, 1))
+        assert table.set_delivered(cursor, number, 0, "txp1:n1:abcdefghijkl:1")
+        row = table.read(cursor, number)
+    assert row is not None
+    assert row.attempts > 10**9
+    with txpool.transaction(), table.opened(place.orders) as cursor:
+        assert table.delete_delivered(cursor, number, "txp1:n1:abcdefghijkl:1")
 
 
 def test_a_table_that_is_in_use(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +106,7 @@ def test_a_table_that_is_in_use(place: Place, monkeypatch: pytest.MonkeyPatch) -
     place.outbox.create()
 
 
-def _send(outbox: Outbox) -> None:
+def _send(outbox: Outbox) -> str:
     with txpool.transaction():
         outbox.send("new", key="a")
+    return "new"

@@ -46,6 +46,16 @@ def test_what_it_does_in_datasources_commits_with_the_end_of_the_message(place: 
     assert (place.applied(), place.left()) == (["a1", "a2", "b1"], 0)
 
 
+def test_a_message_that_has_failed_very_often_holds_up_no_other(place: Place) -> None:
+    outbox = Outbox(place.datasource("orders", outbox_attempts=10**6))
+    place.send("bad", key="a")
+    place.send("b1", key="b")
+    table = {"postgresql": "txpool_spark.outbox"}.get(place.kind, "txpool_outbox")
+    place.sql("orders", f"update {table} set attempts = 5000 where message_key = 'a'")
+    assert outbox.relay(failing(place, "bad")).deliver_all() == 1
+    assert place.applied() == ["b1"]
+
+
 def test_a_message_that_fails_is_parked_with_its_count(place: Place) -> None:
     outbox = Outbox(place.datasource("orders", outbox_attempts=3))
     ids = place.send("a1", "bad", "a3", key="a")

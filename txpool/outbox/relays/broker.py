@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from txpool.errors import OperationalError, described
+from txpool.errors import DataError, OperationalError, described
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
@@ -23,6 +23,8 @@ KEY: Final = "txpool-key"
 TRACEPARENT: Final = "traceparent"
 #: For how many seconds an answer is awaited.
 PATIENCE: Final = 30.0
+#: The longest id and key that `send()` writes.
+_LONGEST: Final = 200
 
 
 class BrokerOutage(OperationalError):
@@ -47,7 +49,11 @@ class BrokerDelivery(ABC):
         self._connection: Any = None
 
     def __call__(self, message: Message) -> None:
-        """Deliver it. BrokerOutage if the broker does not answer; the client's own errors if the message is refused."""
+        """Deliver it. BrokerOutage if the broker does not answer; the client's own errors if the message is refused.
+
+        DataError if its id or key is none of txpool's: a broker could close the connection for it, as in an outage.
+        """
+        _require_sent(message)
         while True:
             is_new = self._connection is None
             try:
@@ -108,6 +114,15 @@ class BrokerDelivery(ABC):
     @abstractmethod
     def _refuses(self, error: Exception) -> bool:
         """Whether the message is the reason: the broker answers, and does not take it."""
+
+
+def _require_sent(message: Message) -> None:
+    """DataError unless the id and the key are such as `send()` writes: whoever may write the table can write others."""
+    for text in (message.id, message.key or ""):
+        if len(text) > _LONGEST or not text.isprintable():
+            raise DataError(
+                "a message of the outbox has an id or a key that send() does not write: it was not delivered"
+            )
 
 
 def bytes_of(message: Message) -> bytes:

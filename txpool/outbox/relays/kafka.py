@@ -12,7 +12,12 @@ from txpool.outbox.relays.broker import KEY, PATIENCE, BrokerDelivery, bytes_of,
 if TYPE_CHECKING:
     from txpool.outbox.message import Message
 
-_REFUSED = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError, errors.InvalidTimestampError)
+_REFUSED = (
+    errors.MessageSizeTooLargeError,
+    errors.RecordListTooLargeError,
+    errors.InvalidTimestampError,
+    errors.InvalidRecordError,  # such as one without a key, in a topic that is compacted
+)
 
 
 class KafkaDelivery(BrokerDelivery):

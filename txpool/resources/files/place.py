@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from txpool.errors import OperationalError, described
 from txpool.process.durable import generation_in, identity_within
-from txpool.resources.files.tree import opened, sync_file, why_no_renames, write_file
+from txpool.resources.files.tree import give_to_owner, make_folder, opened, sync_file, why_no_renames, write_file
 
 HIDDEN: Final = ".txpool"
 #: How long another process's step in the same place is waited for, in seconds.
@@ -137,14 +137,9 @@ class Place:
         return Hidden(root, hidden, prepared, staged, owners)
 
     def _make(self, name: str, within: int) -> None:
-        try:
-            os.mkdir(name, 0o700, dir_fd=within)
-        except FileExistsError:
-            return
-        if os.geteuid() == 0:  # root works for the owner, who is to work here, too
-            above = os.fstat(within)
-            os.chown(name, above.st_uid, above.st_gid, dir_fd=within, follow_symlinks=False)
-        os.fsync(within)
+        with suppress(FileExistsError):
+            make_folder(name, within, 0o700)
+            os.fsync(within)
 
     def trusted(self, owner: int) -> frozenset[int]:
         """The numbers of the users whose manifests count, if this one owns the folder."""
@@ -221,9 +216,10 @@ class Place:
     @contextmanager
     def changing(self, hidden: Hidden) -> Iterator[None]:
         """Nobody else makes a manifest, or sweeps what is staged, within the block."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        shown = f"{self.name}: {self.path}/{HIDDEN}/lock"
-        with io.FileIO(os.open("lock", flags, 0o600, dir_fd=hidden.at), "r+") as lock, _locked(lock, shown):
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(FileExistsError), io.FileIO(os.open("lock", flags, 0o600, dir_fd=hidden.at)) as made:
+            give_to_owner(made.fileno(), hidden.at)
+        with _file("lock", hidden.at) as lock, _locked(lock, f"{self.name}: {self.path}/{HIDDEN}/lock"):
             yield
 
     @contextmanager

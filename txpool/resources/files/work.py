@@ -15,7 +15,7 @@ from txpool.errors import OperationalError, ProgrammingError, described
 from txpool.locks import Lock
 from txpool.resources.base import Refused
 from txpool.resources.files.place import HIDDEN, Hidden, Manifest, Place, is_name
-from txpool.resources.files.tree import descended, mount_of, opened, remove_tree, sync_tree, write_file
+from txpool.resources.files.tree import descended, make_folder, mount_of, opened, remove_tree, sync_tree, write_file
 from txpool.resources.own.resource import Work
 from txpool.xid import parse
 
@@ -119,13 +119,13 @@ class FolderWork(Work):
         if not self.folders:
             self._begun = True  # first: an interrupt may come behind the next line
             with suppress(FileExistsError):  # what comes after it has failed before
-                os.mkdir(self.staging, 0o700, dir_fd=hidden.staged)
+                make_folder(self.staging, hidden.staged, 0o700)
             os.fsync(hidden.staged)  # before the first file, so that recovery finds whatever a crash leaves
             if failpoints.armed:
                 failpoints.hit("files.staged")
         with opened(self.staging, hidden.staged) as staging:
             self.place.require_renames(staging)
-            os.mkdir(number, dir_fd=staging)
+            make_folder(number, staging)
 
     def prepare(self, xid: str) -> None:
         manifest = Manifest(xid, self.staging, tuple((each.name, overwrite) for each, overwrite in self.folders))

@@ -10,6 +10,7 @@ from txpool.resources.base import BranchOutcome
 from txpool.resources.jdbc.branches.branch import JdbcBranch
 from txpool.resources.jdbc.branches.phase_two import JdbcPhaseTwo
 from txpool.resources.jdbc.branches.recovery import JdbcBranchRecovery
+from txpool.resources.jdbc.dbapi.errors import ConnectionLost
 from txpool.resources.own.resource import Work
 from txpool.resources.recovery_access import PreparedBranch
 
@@ -35,8 +36,9 @@ class JmsWork(Work):
         """Its session, within its branch. OperationalError if a call has failed before."""
         self.require_active()
         raw = self._raw
-        if raw.failed is not None or raw.lost:
-            raise OperationalError(
+        lost = raw.lost
+        if raw.failed is not None or lost:
+            raise (ConnectionLost if lost else OperationalError)(
                 f"datasource {raw.name}: the session of this transaction was lost, or a call has failed, and it rolls "
                 f"back: {described(raw.failed) if raw.failed else 'the broker has closed it'}"
             )

@@ -206,7 +206,6 @@ def body_of(message: Any, name: str) -> bytes | None:
         return bytes(memoryview(data).cast("B")) if size else b""
     if kinds & {"MapMessage", "ObjectMessage", "StreamMessage"}:
         raise NotSupportedError(
-            f"{name}: a message is {' '.join(sorted(kinds))}, and only bytes and texts are received. It stays in its "
-            "queue, until the broker takes it for a dead letter"
+            f"{name}: a message is {' '.join(sorted(kinds))}, and only bytes and texts are received. It was not"
         )
     return None

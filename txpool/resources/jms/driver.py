@@ -11,7 +11,8 @@ from txpool.config.secrets import without_secrets
 from txpool.errors import ConfigurationError, described, translated
 from txpool.resources.base import PrepareLocation
 from txpool.resources.deadlines import within_step_timeout
-from txpool.resources.jdbc.dbapi.errors import call
+from txpool.resources.jdbc.dbapi.errors import ConnectionLost, call
+from txpool.resources.jdbc.dbapi.errors import Error as JavaError
 from txpool.resources.jdbc.dialect import JdbcDialect
 from txpool.resources.jdbc.jvm import jvm
 from txpool.resources.jdbc.jvm.source import setters_of
@@ -49,7 +50,10 @@ def connect_to(
         except (ValueError, KeyError):
             raise ConfigurationError(f"datasource {name}: driver.{key} is no {setter.kind}") from None
         call(getattr(factory, setter.method), converted)
-    opened = call(factory.createXAConnection, user, password)
+    try:
+        opened = call(factory.createXAConnection, user, password)
+    except JavaError as error:
+        raise ConnectionLost(str(error)) from error  # which is no fault of a message
     try:
         return JmsConnection(name, classes, opened, branches=branches)
     except BaseException:

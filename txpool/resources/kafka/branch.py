@@ -210,7 +210,8 @@ def _ended(found: State | None, producer: Producer, refused: str, *, commit: boo
         return BranchOutcome.ROLLED_BACK, ""
     if found.state == "Empty":  # nothing was sent; or another has begun under this id, which ended it
         return (BranchOutcome.ROLLED_BACK if not commit and found.producer == producer else BranchOutcome.LOST), ""
-    return BranchOutcome.UNKNOWN, f"the broker has refused to end it ({refused}), and says that it is {found.state}"
+    why = f"the broker has refused to end it ({refused}), and says that it is {found.state}"
+    return BranchOutcome.UNKNOWN, LackOfRight(why) if refused.endswith("AUTHORIZATION_FAILED") else why
 
 
 def _left_open(wire: Wire, producer: Producer, parts: Parts) -> str:

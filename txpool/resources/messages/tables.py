@@ -31,6 +31,7 @@ WINDOW: Final = 1000
 #: How many rows one statement names: SQLite's expressions have at most 1,000 levels.
 _TOGETHER = 500
 _MAX_ERROR = 1000
+_UNREAD = "txpool-headers"
 
 _LOCK = "select number from {locks} where number = ? for update skip locked"
 _INSERT = (
@@ -171,7 +172,7 @@ class MessageTables(ABC):
             text = _READ + where + ("" if lock is None else f" for update{lock}")
             rows += self._execute(cursor, text, [queue, *some]).fetchall()
         return [
-            QueuedRow(int(number), message, key, _bytes(body), json.loads(headers), float(sent), int(tries), bool(due))
+            QueuedRow(int(number), message, key, _bytes(body), _headers_in(headers), float(sent), int(tries), bool(due))
             for number, message, key, body, headers, sent, tries, due in rows
         ]
 
@@ -247,6 +248,17 @@ def _shares(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
 
 def _bytes(found: Any) -> bytes | None:
     return None if found is None else bytes(found)
+
+
+def _headers_in(text: str) -> Mapping[str, str]:
+    """The headers in a row. What is none, as whoever may write rows may have written, stands in a header of its own."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict) and all(isinstance(each, str) for each in found.values()):
+        return found
+    return {_UNREAD: text}
 
 
 def readable(error: str) -> str:

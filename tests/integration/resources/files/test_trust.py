@@ -19,6 +19,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.files import branch
 from txpool.resources.files.manager import MANAGER
 from txpool.resources.files.place import Place
+from txpool.resources.files.work import FolderWork
 from txpool.xid import make_gtrid, make_xid, parse
 
 if TYPE_CHECKING:
@@ -253,6 +254,40 @@ def test_what_root_makes_is_the_folders_owners(exports: Exports) -> None:
     with txpool.transaction():
         exports.write("a", "1")
     assert exports.hidden.stat().st_uid == (exports.hidden / "staged").stat().st_uid == STRANGER
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_what_root_has_left_the_folders_owner_ends_and_works_on(overwrite: bool) -> None:
+    """As their daemon does, behind one job that an administrator has run."""
+    roots, theirs = (make_xid(make_gtrid("etl", "abcdefghijkl", number), 0, "exports").joined for number in (1, 2))
+    with TemporaryDirectory() as folder:
+        there = Place("exports", folder)
+        Path(folder).chmod(0o755)
+        if overwrite:
+            Path(folder, "a").mkdir()
+            os.chown(Path(folder, "a"), STRANGER, STRANGER)
+        os.chown(folder, STRANGER, STRANGER)
+        _prepare(there, "a", roots, overwrite=overwrite)
+        os.seteuid(STRANGER)
+        try:
+            there = Place("exports", folder)
+            _prepare(there, "b", theirs)
+            for xid in (theirs, roots):
+                assert branch.publish(there, xid) is BranchOutcome.COMMITTED
+            assert branch.StagedFolders(there).tables() == []
+        finally:
+            os.seteuid(0)
+        assert Path(folder, "a", "file").read_text() == "a"
+        assert Path(folder, "a", "_SUCCESS").read_text() == roots
+
+
+def _prepare(there: Place, name: str, xid: str, *, overwrite: bool = False) -> None:
+    found = parse(xid)
+    assert found is not None
+    work = FolderWork(there, found.gtrid)
+    with work.folder(name, overwrite=overwrite).open("file") as file:
+        file.write(name)
+    work.prepare(xid)
 
 
 @pytest.mark.parametrize("where", ["hidden", "above", "target"])

@@ -1,0 +1,51 @@
+"""Which errors are the message's fault: one message must not hold up all others of its outbox for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import errors
+
+import txpool
+from txpool.config.settings import DataSourceSettings
+from txpool.outbox import Message
+from txpool.outbox.relays import delivery_to
+from txpool.outbox.relays.broker import BrokerDelivery, BrokerOutage
+
+
+def _kafka(folder: Path, publish: Callable[..., Any]) -> BrokerDelivery:
+    file = folder / "o.properties"
+    file.write_text("driver = sqlite3\nmode = local\nurl = sqlite:///o.db\noutbox.broker = b\noutbox.to = t\n")
+    deliver = delivery_to("kafka", DataSourceSettings.load(file))
+    for name, method in (("_open", object), ("_publish", publish), ("_close", lambda _: None)):
+        setattr(deliver, name, method)
+    return deliver
+
+
+@pytest.mark.parametrize("error", [errors.InvalidRecordError, errors.MessageSizeTooLargeError])
+def test_what_kafka_refuses_is_no_outage(tmp_path: Path, error: type[Exception]) -> None:
+    """As a message without a key, which a compacted topic does not take."""
+
+    def publish(*_: object) -> None:
+        raise error
+
+    with pytest.raises(error):
+        _kafka(tmp_path, publish)(Message("1", None, b"x", 1))
+
+    def lost(*_: object) -> None:
+        raise errors.KafkaTimeoutError
+
+    with pytest.raises(BrokerOutage):
+        _kafka(tmp_path, lost)(Message("1", None, b"x", 1))
+
+
+@pytest.mark.parametrize(("id", "key"), [("1", "k" * 100_000), ("1\r\nNats-Rollup: all", None), ("1", "a\nb")])
+def test_ids_and_keys_that_send_does_not_write_reach_no_broker(tmp_path: Path, id: str, key: str | None) -> None:  # noqa: A002
+    """Who may write a row could have the broker close the connection, or find headers of his own there."""
+    published = list[object]()
+    with pytest.raises(txpool.DataError, match="does not write"):
+        _kafka(tmp_path, lambda *given: published.append(given))(Message(id, key, b"x", 1))
+    assert published == []

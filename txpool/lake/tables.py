@@ -30,6 +30,7 @@ from txpool.engine.engine import create_engine
 from txpool.errors import NotSupportedError
 from txpool.lake.files import JournaledFileIO
 from txpool.lake.nulls import keep_nulls
+from txpool.lake.partitions import keep_rows
 from txpool.lake.values import arrow_of, require_partitionable
 from txpool.lake.work import LakeWork, StagedPointer
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 keep_nulls()
+keep_rows()
 _engines: WeakKeyDictionary[DataSource, Engine] = WeakKeyDictionary()
 #: Properties of a table that name code, which whoever writes the metadata would have us run.
 _CODE = ("py-io-impl", "write.py-location-provider.impl")

@@ -153,6 +153,23 @@ def test_null_lists_and_maps_of_structs_stay_null(lake: Lake) -> None:
 
 
 @IN_SQLITE
+def test_a_file_that_is_rewritten_keeps_each_row_once(lake: Lake) -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "f", DoubleType()))
+    given = [{"id": 1, "f": 0.0}, {"id": 2, "f": 2.0}, {"id": 3, "f": -0.0}]
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.parted", schema)
+        table.append(pa.Table.from_pylist(given))
+        with table.update_spec() as spec:
+            spec.add_identity("f")
+    with txpool.transaction():
+        with pytest.raises(DataError, match="lost or doubled"):
+            lake.catalog.load_table("db.parted").delete("id = 2")
+    with txpool.transaction():
+        assert lake.catalog.load_table("db.parted").scan().to_arrow().to_pylist() == given
+
+
+@IN_SQLITE
 def test_a_dot_in_the_name_of_a_partition(lake: Lake) -> None:
     schema = Schema(NestedField(1, "a.b", DoubleType()))
     spec = PartitionSpec(PartitionField(1, 100, IdentityTransform(), "p"))

@@ -109,9 +109,14 @@ class LakeWork:
             except BaseException as error:
                 transaction.set_rollback_only(error)
                 self._close()
+                self._over = True
+                if isinstance(error, FileExistsError):  # then it is another work's, which lists files
+                    raise ProgrammingError(
+                        f"catalog {name}: {self._gtrid} works in this warehouse by another file that describes it, and "
+                        "rolls back. Name the same file each time"
+                    ) from error
                 # It lists no file, and none is made any more.
                 self.warehouse.journals.remove(self._gtrid)
-                self._over = True
                 raise
 
     def _register(self, transaction: Transaction) -> None:

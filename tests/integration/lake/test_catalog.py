@@ -215,19 +215,6 @@ def test_a_savepoint_that_takes_changes_back_rolls_the_whole_back(lake: Lake) ->
     assert lake.files() == files
 
 
-@IN_SQLITE
-def test_a_folder_and_a_catalog_are_each_others(lake: Lake) -> None:
-    lake.create("orders")
-    lake.folder.joinpath("elsewhere").mkdir()
-    same_name = lake.folder / "again.properties"
-    same_name.write_text("name = wh\ndriver = iceberg\ncatalog = orders.properties\nwarehouse = elsewhere\n")
-    same_folder = lake.warehouse("third", "wh")
-    for file in (same_name, same_folder):
-        with pytest.raises(ConfigurationError, match="each warehouse has a file"), txpool.transaction():
-            txpool.lake.catalog(file)
-    assert lake.ids("orders") == []
-
-
 def test_a_catalog_of_the_first_schema_is_refused(lake: Lake) -> None:
     lake.create("orders")
     table = "txpool_spark.iceberg_tables" if lake.place.kind == "postgresql" else "iceberg_tables"

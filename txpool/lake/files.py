@@ -15,14 +15,15 @@ from txpool.lake.journals import Journals
 from txpool.locks import Lock
 
 if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
     from pyiceberg.io import OutputStream
 
 
 class MakesFiles(Protocol):
     """Who answers for the files that are made. Any thread may call it."""
 
-    def file(self, location: str) -> None:
-        """List a file that is about to be made."""
+    def file(self, location: str) -> str:
+        """List a file that is about to be made; its path."""
 
     def making(self) -> AbstractContextManager[None]:
         """For the time in which a listed file comes to be. An error if what is listed may be removed already."""
@@ -51,11 +52,12 @@ class AttemptFiles:
         with self._lock:
             self._closed = True
 
-    def file(self, location: str) -> None:
+    def file(self, location: str) -> str:
         path = self._journals.inside(location)
         with self.making():
             self._journals.list_new(self._journal, path)
             self.made.add(path)
+        return path
 
     @contextmanager
     def making(self) -> Iterator[None]:
@@ -75,8 +77,8 @@ class AttemptFiles:
 class JournaledFile(PyArrowFile):
     """A file that comes to be only while whoever answers for it still does."""
 
-    def __init__(self, file: PyArrowFile, work: MakesFiles) -> None:
-        super().__init__(file.location, file._path, file._filesystem, file._buffer_size)
+    def __init__(self, location: str, path: str, files: FileSystem, work: MakesFiles) -> None:
+        super().__init__(location, path, files)
         self._work = work
 
     def create(self, overwrite: bool = False) -> OutputStream:
@@ -92,8 +94,8 @@ class JournaledFileIO(PyArrowFileIO):
         self._work = work
 
     def new_output(self, location: str) -> PyArrowFile:
-        self._work.file(location)
-        return JournaledFile(super().new_output(location), self._work)
+        path = self._work.file(location)  # a `#` in a location would end the path that pyiceberg finds in it
+        return JournaledFile(location, path, self.fs_by_scheme("file", None), self._work)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         self._work.discard(location if isinstance(location, str) else location.location)

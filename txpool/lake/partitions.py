@@ -9,19 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from pyiceberg.io import pyarrow as io
+from pyiceberg.io.pyarrow import _determine_partitions
 
 from txpool.errors import DataError
-
-_divided = io._determine_partitions
 
 
 def keep_rows() -> None:
     """Correct pyiceberg's partitioning, for this process."""
-    io._determine_partitions = _whole
+    vars(io)[_determine_partitions.__name__] = _whole
 
 
 def _whole(spec: Any, schema: Any, arrow_table: Any) -> Any:
-    made = list(_divided(spec, schema, arrow_table))
+    made = list(_determine_partitions(spec, schema, arrow_table))
     if sum(each.arrow_table_partition.num_rows for each in made) != arrow_table.num_rows:
         fields = ", ".join(str(schema.find_column_name(each.source_id)) for each in spec.fields)
         raise DataError(

@@ -167,18 +167,25 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
-def _without_views(kind: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - a table of types
+def _without_views(kind: pa.DataType) -> pa.DataType:
     """The type with what pyiceberg knows in place of views, as Polars has them."""
+
+    def within(field: pa.Field) -> pa.Field:
+        return field.with_type(_without_views(field.type))
+
+    made = kind
     if pa.types.is_string_view(kind):
-        return pa.large_string()
-    if pa.types.is_binary_view(kind):
-        return pa.large_binary()
-    if "_view" not in str(kind):
-        return kind
-    if pa.types.is_struct(kind):
-        return pa.struct([kind.field(n).with_type(_without_views(kind.field(n).type)) for n in range(kind.num_fields)])
-    if pa.types.is_map(kind):
-        return pa.map_(*(each.with_type(_without_views(each.type)) for each in (kind.key_field, kind.item_field)))
-    if pa.types.is_dictionary(kind):
-        return _without_views(kind.value_type)
-    return pa.large_list(kind.value_field.with_type(_without_views(kind.value_type)))
+        made = pa.large_string()
+    elif pa.types.is_binary_view(kind):
+        made = pa.large_binary()
+    elif "_view" not in str(kind):
+        pass
+    elif pa.types.is_struct(kind):
+        made = pa.struct([within(kind.field(n)) for n in range(kind.num_fields)])
+    elif pa.types.is_map(kind):
+        made = pa.map_(within(kind.key_field), within(kind.item_field))
+    elif pa.types.is_dictionary(kind):
+        made = _without_views(kind.value_type)
+    else:
+        made = pa.large_list(within(kind.value_field))
+    return made

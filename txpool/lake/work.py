@@ -134,8 +134,8 @@ class LakeWork:
                 "transaction rolls back; begin another one"
             )
 
-    def file(self, location: str) -> None:
-        """List a file that is about to be made. Any thread."""
+    def file(self, location: str) -> str:
+        """List a file that is about to be made; its path. Any thread."""
         path = self.warehouse.journals.inside(location)
         with self._open_journal() as journal:
             if path not in self._files:
@@ -143,6 +143,7 @@ class LakeWork:
                 self._files.add(path)
         if failpoints.armed:
             failpoints.hit("lake.file")
+        return path
 
     @contextmanager
     def making(self) -> Iterator[None]:

@@ -3,41 +3,68 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from typing import Any, Protocol
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
+from txpool.errors import OperationalError
 from txpool.lake.journals import Journals
 from txpool.locks import Lock
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+    from pyiceberg.io import OutputStream
 
 
 class MakesFiles(Protocol):
     """Who answers for the files that are made. Any thread may call it."""
 
-    def file(self, location: str) -> None:
-        """List a file that is about to be made."""
+    def file(self, location: str) -> str:
+        """List a file that is about to be made; its path."""
+
+    def making(self) -> AbstractContextManager[None]:
+        """For the time in which a listed file comes to be. An error if what is listed may be removed already."""
 
     def discard(self, location: str) -> None:
         """Remove a file that was made, and is not needed."""
 
 
 class AttemptFiles:
-    """The files of one attempt of a Spark task, which the driver publishes or a sweep removes."""
+    """The files of one attempt of a Spark task, which the driver publishes or a sweep removes.
+
+    pyiceberg's threads may outlive an attempt that fails. They make nothing after `close()`, when the journal is not
+    locked any more, and its descriptor may be another file's.
+    """
 
     def __init__(self, journals: Journals, journal: int) -> None:
         self._journals = journals
         self._journal = journal
         self._lock = Lock()
+        self._closed = False
         #: Their paths.
         self.made: set[str] = set()
 
-    def file(self, location: str) -> None:
-        path = self._journals.inside(location)
+    def close(self) -> None:
+        """The attempt has ended, whose journal is still open."""
         with self._lock:
+            self._closed = True
+
+    def file(self, location: str) -> str:
+        path = self._journals.inside(location)
+        with self.making():
             self._journals.list_new(self._journal, path)
             self.made.add(path)
+        return path
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise OperationalError(f"{self._journals.name}: this attempt of a task has ended, and makes no files")
+            yield
 
     def discard(self, location: str) -> None:
         path = self._journals.inside(location)
@@ -45,6 +72,18 @@ class AttemptFiles:
             self.made.remove(path)
             with suppress(FileNotFoundError):
                 os.unlink(path)
+
+
+class JournaledFile(PyArrowFile):
+    """A file that comes to be only while whoever answers for it still does."""
+
+    def __init__(self, location: str, path: str, files: FileSystem, work: MakesFiles) -> None:
+        super().__init__(location, path, files)
+        self._work = work
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        with self._work.making():
+            return super().create(overwrite)
 
 
 class JournaledFileIO(PyArrowFileIO):
@@ -55,8 +94,8 @@ class JournaledFileIO(PyArrowFileIO):
         self._work = work
 
     def new_output(self, location: str) -> PyArrowFile:
-        self._work.file(location)
-        return super().new_output(location)
+        path = self._work.file(location)  # a `#` in a location would end the path that pyiceberg finds in it
+        return JournaledFile(location, path, self.fs_by_scheme("file", None), self._work)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         self._work.discard(location if isinstance(location, str) else location.location)

@@ -78,7 +78,9 @@ class Journals:
         """Write the files' paths into a journal, durably; the files may be made then."""
         lines = [json.dumps(os.path.relpath(path, self.root)).encode("ascii") + b"\n" for path in paths]
         text = b"".join(lines)
+        end = os.fstat(journal).st_size
         if os.write(journal, text) != len(text):
+            os.ftruncate(journal, end)  # or the next line would be one with the torn one
             raise OperationalError(f"{self.name}: the journal could not be written, and {paths[0]} was not made")
         os.fdatasync(journal)
 

@@ -6,6 +6,7 @@ tables (names, namespaces, their properties) is changed at once, in the branch o
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -21,6 +22,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import update_table_metadata
 from sqlalchemy import insert
+from sqlalchemy.event import listen
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -28,6 +30,7 @@ from txpool.engine.engine import create_engine
 from txpool.errors import NotSupportedError
 from txpool.lake.files import JournaledFileIO
 from txpool.lake.nulls import keep_nulls
+from txpool.lake.partitions import keep_rows
 from txpool.lake.values import arrow_of, require_partitionable
 from txpool.lake.work import LakeWork, StagedPointer
 
@@ -41,10 +44,12 @@ if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.datasource.source import Source
     from txpool.lake.journals import Journals
+    from txpool.resources.iceberg.tables import LakeTables
     from txpool.tm import transaction as tm
 
 T = TypeVar("T")
 keep_nulls()
+keep_rows()
 _engines: WeakKeyDictionary[DataSource, Engine] = WeakKeyDictionary()
 #: Properties of a table that name code, which whoever writes the metadata would have us run.
 _CODE = ("py-io-impl", "write.py-location-provider.impl")
@@ -71,7 +76,9 @@ class LakeCatalog(SqlCatalog):
         with self._work.cursor() as cursor:  # refuses to work elsewhere than in the transaction
             schema = self._work.warehouse.tables.schema(cursor)
         if datasource not in _engines:
-            _engines[datasource] = create_engine(datasource)
+            made = create_engine(datasource)
+            listen(made, "before_cursor_execute", partial(_spelled, self._work.warehouse.tables), retval=True)
+            _engines[datasource] = made
         return _engines[datasource].execution_options(schema_translate_map={None: schema})
 
     def _load_file_io(self, properties: Mapping[str, str] = {}, location: str | None = None) -> FileIO:
@@ -290,6 +297,13 @@ class LakeChanges(Transaction):
     def _try(self, work: Any, *args: Any, **options: Any) -> Any:
         with self._table._work.whole(".".join(self._table.name()), since=self._files_before):
             return work(*args, **options)
+
+
+def _spelled(  # the arguments are the event's
+    tables: LakeTables, _connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool
+) -> tuple[str, Any]:
+    """No operator that others have made in a schema of the path runs as ours."""
+    return tables.spelled_theirs(statement), parameters
 
 
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:

@@ -46,12 +46,13 @@ def arrow_of(frame: Any, schema: Schema, where: str) -> pa.Table:
         raise DataError(
             f"{where}: the table has no column {', '.join(unknown)}, or the frame one twice, and nothing was written"
         )
-    for at, name in enumerate(names):
-        column, kind = table.column(name), wanted[name].type
-        _require_kept(column, kind, f"{where}: column {name}")
-        if "_view" in str(column.type):  # as Polars has them, and pyiceberg does not
-            table = table.set_column(at, name, column.cast(kind))
-    return table
+    # Without metadata: the ids of another table's columns would tell pyiceberg where values belong, in place of names.
+    fields = [pa.field(each.name, _without_views(each.type), each.nullable) for each in table.schema]
+    columns = []
+    for column, field in zip(table.columns, fields, strict=True):
+        _require_kept(column, wanted[field.name].type, f"{where}: column {field.name}")
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def require_partitionable(table: pa.Table, metadata: TableMetadata, where: str) -> None:
@@ -60,14 +61,15 @@ def require_partitionable(table: pa.Table, metadata: TableMetadata, where: str) 
     for part in metadata.spec().fields:
         if not isinstance(schema.find_type(part.source_id), (FloatType, DoubleType)):
             continue
-        first, *within = str(schema.find_column_name(part.source_id)).split(".")
+        whole = str(schema.find_column_name(part.source_id))
+        first, *within = [whole] if whole in table.column_names else whole.split(".")
         if first not in table.column_names:
             continue
         values = pc.struct_field(table[first], within) if within else table[first]
         signs = pc.is_in(pc.divide(pa.scalar(1.0, values.type), values), pa.array([float("-inf")], values.type))
         if pc.any(pc.or_(pc.is_nan(values), signs)).as_py():
             raise DataError(
-                f"{where} is partitioned by {'.'.join((first, *within))}, which has NaN or -0.0, and nothing was "
+                f"{where} is partitioned by {whole}, which has NaN or -0.0, and nothing was "
                 "written: such rows would be lost or doubled. Partition by another column, or replace these values"
             )
 
@@ -107,7 +109,7 @@ def _require_kept(column: pa.ChunkedArray, wanted: pa.DataType, where: str) -> N
             f"{where} is {column.type}, and {wanted} in the table: {reason}, and nothing was written. Cast it first, "
             "so that you see what changes"
         )
-    if pa.types.is_timestamp(wanted) and column.type.unit in _UNITS:
+    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(column.type) and column.type.unit in _UNITS:
         limit = (2**63 - 1) // _UNITS[column.type.unit]
         extremes = pc.min_max(column.cast(pa.int64()))
         if any(each is not None and abs(each) > limit for each in extremes.as_py().values()):
@@ -116,6 +118,8 @@ def _require_kept(column: pa.ChunkedArray, wanted: pa.DataType, where: str) -> N
 
 def _change(given: pa.DataType, wanted: pa.DataType) -> str:  # noqa: PLR0911, PLR0912 - a table of types
     """Why values would change; empty if they would not, or pyiceberg itself refuses them."""
+    if pa.types.is_dictionary(given):
+        return _change(given.value_type, wanted)
     if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
         if given.unit == "ns" and wanted.unit != "ns":
             return "nanoseconds would be cut off"
@@ -130,11 +134,12 @@ def _change(given: pa.DataType, wanted: pa.DataType) -> str:  # noqa: PLR0911, P
         if given.unit == "ns":
             return "nanoseconds would be cut off"
     elif pa.types.is_nested(given) and pa.types.is_nested(wanted):
-        if given.num_fields == wanted.num_fields:
-            return next(
-                (why for n in range(given.num_fields) if (why := _change(given.field(n).type, wanted.field(n).type))),
-                "",
-            )
+        return next((why for pair in _parts(given, wanted) if (why := _change(*pair))), "")
+    elif pa.types.is_unsigned_integer(given) and pa.types.is_integer(wanted):
+        if given.bit_width >= wanted.bit_width:
+            return "large numbers would become negative"
+    elif (_is_text(given) and _is_bytes(wanted)) or (_is_bytes(given) and _is_text(wanted)):
+        return "a text and bytes are not the same"
     elif pa.types.is_integer(given) and pa.types.is_floating(wanted):
         return "a float does not hold every integer"
     elif pa.types.is_float64(given) and pa.types.is_float32(wanted):
@@ -142,3 +147,45 @@ def _change(given: pa.DataType, wanted: pa.DataType) -> str:  # noqa: PLR0911, P
     elif pa.types.is_date64(given):
         return "the time of day would be lost"
     return ""
+
+
+def _parts(given: pa.DataType, wanted: pa.DataType) -> list[tuple[pa.DataType, pa.DataType]]:
+    """The types within two nested types, in pairs: of structs by name."""
+    fields = [given.field(n) for n in range(given.num_fields)]
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
+        return [(each.type, wanted.field(each.name).type) for each in fields if each.name in wanted.names]
+    if given.num_fields != wanted.num_fields:
+        return []
+    return [(each.type, wanted.field(n).type) for n, each in enumerate(fields)]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """The type with what pyiceberg knows in place of views, as Polars has them."""
+
+    def within(field: pa.Field) -> pa.Field:
+        return field.with_type(_without_views(field.type))
+
+    made = kind
+    if pa.types.is_string_view(kind):
+        made = pa.large_string()
+    elif pa.types.is_binary_view(kind):
+        made = pa.large_binary()
+    elif "_view" not in str(kind):
+        pass
+    elif pa.types.is_struct(kind):
+        made = pa.struct([within(kind.field(n)) for n in range(kind.num_fields)])
+    elif pa.types.is_map(kind):
+        made = pa.map_(within(kind.key_field), within(kind.item_field))
+    elif pa.types.is_dictionary(kind):
+        made = _without_views(kind.value_type)
+    else:
+        made = pa.large_list(within(kind.value_field))
+    return made

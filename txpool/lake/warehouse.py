@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.datasource import DataSource
     from txpool.resources.recovery_access import StagingTable
+    from txpool.tm.demarcation.propagation import Propagation
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Warehouse:
         self.tables.ensure(self.datasource)
         folder = identity_in(self.journals.folder / "identity")
         self.journals.require_own_folder()
-        token = apart(self.datasource, partial(self._bound, folder))
+        token = self._token(folder)
         known, _, catalog = token.partition(":")
         file = self.journals.folder / "catalog"
         with suppress(FileExistsError):
@@ -75,13 +76,26 @@ class Warehouse:
                 "was done",
             )
 
-    def _bound(self, folder: str, cursor: Any) -> str:
-        self.tables.require_version(cursor, self.name)
-        found = self.tables.state(cursor, self.name, "")
+    def _token(self, folder: str) -> str:
+        found = self._known()
         if found is None:
-            found = f"{folder}:{secrets.token_hex(16)}"
-            self.tables.insert(cursor, self.name, "", found)
+            with suppress(IntegrityError):  # another process was faster
+                apart(self.datasource, partial(self._insert_token, folder))
+            found = self._known()
+        return found or ""
+
+    def _known(self) -> str | None:
+        """Read outside of any transaction: in SQLite the one around may have the lock of the file."""
+
+        def read(cursor: Any) -> str | None:
+            self.tables.require_version(cursor, self.name)
+            return self.tables.state(cursor, self.name, "")
+
+        found: str | None = apart(self.datasource, read, "not_supported")
         return found
+
+    def _insert_token(self, folder: str, cursor: Any) -> None:
+        self.tables.insert(cursor, self.name, "", f"{folder}:{secrets.token_hex(16)}")
 
     # -- what recovery does -------------------------------------------------------------------------------------
 
@@ -156,14 +170,14 @@ def _is_ours(gtrid: str) -> bool:
     return True
 
 
-def apart(datasource: DataSource, work: Callable[[Any], Any]) -> Any:
-    """Work over a cursor of the datasource, in a transaction of its own."""
+def apart(datasource: DataSource, work: Callable[[Any], Any], propagation: Propagation = "requires_new") -> Any:
+    """Work over a cursor of the datasource, in a transaction of its own, or outside of any."""
 
     def run() -> Any:
         with closing(datasource.connect()) as connection:
             return work(connection.cursor())
 
-    return transactional("requires_new")(run)()
+    return transactional(propagation)(run)()
 
 
 class LakeStaging:

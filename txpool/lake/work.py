@@ -109,9 +109,14 @@ class LakeWork:
             except BaseException as error:
                 transaction.set_rollback_only(error)
                 self._close()
+                self._over = True
+                if isinstance(error, FileExistsError):  # then it is another work's, which lists files
+                    raise ProgrammingError(
+                        f"catalog {name}: {self._gtrid} works in this warehouse by another file that describes it, and "
+                        "rolls back. Name the same file each time"
+                    ) from error
                 # It lists no file, and none is made any more.
                 self.warehouse.journals.remove(self._gtrid)
-                self._over = True
                 raise
 
     def _register(self, transaction: Transaction) -> None:
@@ -129,24 +134,37 @@ class LakeWork:
                 "transaction rolls back; begin another one"
             )
 
-    def file(self, location: str) -> None:
-        """List a file that is about to be made. Any thread."""
-        self.require()
+    def file(self, location: str) -> str:
+        """List a file that is about to be made; its path. Any thread."""
         path = self.warehouse.journals.inside(location)
-        with self._lock:
-            if self._journal is None or self._over:
-                raise ProgrammingError(
-                    f"catalog {self.warehouse.name}: {location} was not made, since {self._gtrid} has begun "
-                    "no change there: change tables by the methods of the tables of txpool.lake.catalog()"
-                )
+        with self._open_journal() as journal:
             if path not in self._files:
-                self.warehouse.journals.list_new(self._journal, path)
+                self.warehouse.journals.list_new(journal, path)
                 self._files.add(path)
         if failpoints.armed:
             failpoints.hit("lake.file")
+        return path
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        """For the time in which a listed file comes to be: what has been swept already does not."""
+        with self._open_journal():
+            yield
+
+    @contextmanager
+    def _open_journal(self) -> Iterator[int]:
+        self.require()
+        with self._lock:
+            if self._journal is None or self._over:
+                raise ProgrammingError(
+                    f"catalog {self.warehouse.name}: no file was made, since {self._gtrid} has begun no change there: "
+                    "change tables by the methods of the tables of txpool.lake.catalog()"
+                )
+            yield self._journal
 
     def discard(self, location: str) -> None:
         """Remove a file that pyiceberg has made in this transaction and does not need."""
+        self.require()
         path = self.warehouse.journals.inside(location)
         with self._lock:
             if self._over or path not in self._files:

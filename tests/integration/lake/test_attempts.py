@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +200,22 @@ def test_forged_attempts_remove_nothing(lake: Lake, monkeypatch: pytest.MonkeyPa
     assert swept(lake).tables() == []
     assert outside.read_text() == "kept"
     assert len(kept) - len(data_files(lake)) == 1
+
+
+def test_a_thread_that_outlives_its_attempt_makes_nothing(lake: Lake, tmp_path: Path) -> None:
+    """pyiceberg writes with threads: one that fails ends the attempt, and the others go on."""
+    lake.create("orders")
+    with txpool.transaction() as transaction:
+        _table(lake).transaction().commit_transaction()
+        journals, data = journals_of(lake), f"{lake.folder}/wh/db/orders/data"
+        with journals.attempt(transaction.gtrid, "0.0.1") as journal, closing(AttemptFiles(journals, journal)) as files:
+            begun = JournaledFileIO(files).new_output(f"{data}/begun.parquet")
+        with ExitStack() as stack:  # the descriptor's number is another file's
+            while (stack.enter_context((tmp_path / "other").open("wb"))).fileno() < journal:
+                pass
+            with pytest.raises(OperationalError, match="has ended, and makes no files"):
+                JournaledFileIO(files).new_output(f"{data}/more.parquet")
+        assert (tmp_path / "other").read_bytes() == b""
+        with pytest.raises(OperationalError, match="has ended, and makes no files"):
+            begun.create()
+    assert data_files(lake) == []

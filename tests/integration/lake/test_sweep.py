@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import txpool
-from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, Lake
-from txpool.errors import Error, OperationalError
+from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, Lake, rows
+from txpool.errors import Error, OperationalError, ProgrammingError
 from txpool.lake.journals import Journals
 from txpool.lake.warehouse import LakeFiles, LakeStaging, Warehouse
 from txpool.lake.work import LakeWork
@@ -131,3 +132,48 @@ def test_files_are_synced_before_anything_is_prepared(lake: Lake, monkeypatch: p
     assert {each for each in lake.files() - before if not each.endswith(".journal")} <= synced
     made = lake.folder / "wh" / "db" / "orders"
     assert {str(made / "data"), str(made / "metadata"), str(made), str(made.parent), str(made.parent.parent)} <= synced
+
+
+@IN_SQLITE
+def test_a_thread_that_outlives_the_transaction_makes_nothing(lake: Lake) -> None:
+    lake.create("orders")
+    files = lake.files()
+    with suppress(ZeroDivisionError), txpool.transaction():
+        table = lake.catalog.load_table("db.orders")
+        table.append(rows(1))
+        begun = table.io.new_output(f"{table.location()}/data/begun.parquet")
+        1 / 0
+    with pytest.raises(ProgrammingError, match="has ended"):
+        begun.create()
+    assert lake.files() == files
+
+
+@IN_SQLITE
+def test_a_line_that_the_disk_did_not_take_is_taken_back(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.create("orders")
+    files = lake.files()
+    real = os.write
+    with suppress(ZeroDivisionError), txpool.transaction():
+        with monkeypatch.context() as patch:
+            patch.setattr("txpool.lake.journals.os.write", lambda file, text: real(file, text[:5]))
+            with pytest.raises(OperationalError, match="journal could not be written"):
+                lake.append("orders", 1)
+        lake.append("orders", 2)
+        assert lake.files() != files
+        1 / 0
+    assert lake.files() == files
+
+
+@IN_SQLITE
+def test_a_child_of_a_fork_removes_nothing(lake: Lake) -> None:
+    lake.create("orders")
+    with txpool.transaction():
+        table = lake.catalog.load_table("db.orders")
+        table.append(rows(1))
+        (task,) = table.scan().plan_files()
+        if not (child := os.fork()):
+            with suppress(BaseException):
+                table.io.delete(task.file.file_path)
+            os._exit(0)
+        os.waitpid(child, 0)
+    assert lake.ids("orders") == [1]

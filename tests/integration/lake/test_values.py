@@ -9,6 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -59,6 +60,9 @@ def _series(values: list[Any], **options: Any) -> pd.DataFrame:
         (pa.table({"amount": pa.array([Decimal("1.23")], pa.decimal128(20, 2))}), "may not fit"),
         (pa.table({"x": pa.array([2**60])}), "every integer"),
         (pa.table({"nothing": [1]}), "no column nothing"),
+        (pa.table({"id": pa.array([2**63], pa.uint64())}), "negative"),
+        (pa.table({"name": [b"a"]}), "not the same"),
+        (pa.table({"at": pa.array([1], pa.timestamp("ns")).dictionary_encode()}), "nanoseconds"),
         (pd.DataFrame({"id": [1]}, index=pd.Index([7], name="key")), "reset_index"),
         (pd.DataFrame({"id": [1]}, index=pd.RangeIndex(1, name="key")), "reset_index"),
         (_series([DAY, DAY.replace(tzinfo=BERLIN)]), "time zones"),
@@ -86,6 +90,49 @@ def test_what_is_kept_is_taken() -> None:
     assert arrow_of(pd.DataFrame({"id": [1, 2]}), TABLE, "db.orders").to_pydict() == {"id": [1, 2]}
 
 
+def test_what_lies_within_is_found_by_name() -> None:
+    kinds = StructType(NestedField(2, "a", LongType()), NestedField(3, "at", TimestampType()))
+    frame = pa.table({"s": pa.array([{"at": 1, "a": 2}], pa.struct([("at", pa.timestamp("ns")), ("a", pa.int64())]))})
+    with pytest.raises(DataError, match="nanoseconds"):
+        arrow_of(frame, Schema(NestedField(1, "s", kinds)), "db.orders")
+
+
+@IN_SQLITE
+def test_nothing_of_polars_is_read_as_another_type(lake: Lake) -> None:
+    inner = pa.struct([("n", pa.string())])
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.t", pa.schema([("id", pa.int64()), ("s", inner), ("l", pa.list_(inner))]))
+        for frame in (
+            {"id": ["01"]},
+            {"s": [{"n": "a", "extra": 7}]},
+            {"l": [[{"n": "a", "extra": 7}]]},
+        ):
+            with pytest.raises(ValueError, match=r"(?i)mismatch|more columns"):
+                table.append(pl.DataFrame(frame))
+        table.append(pl.DataFrame({"id": [1], "s": [{"n": "a"}], "l": [[{"n": "b"}, None]]}))
+    with txpool.transaction():
+        read = lake.catalog.load_table("db.t").scan().to_arrow().to_pylist()
+        assert read == [{"id": 1, "s": {"n": "a"}, "l": [{"n": "b"}, None]}]
+
+
+@IN_SQLITE
+def test_columns_are_matched_by_name_whatever_ids_they_had_elsewhere(lake: Lake) -> None:
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        lake.catalog.create_table("db.one", pa.schema([("a", pa.string()), ("b", pa.string())])).append(
+            pa.table({"a": ["A"], "b": ["B"]})
+        )
+        (task,) = lake.catalog.load_table("db.one").scan().plan_files()
+        other = lake.catalog.create_table("db.other", pa.schema([("b", pa.string()), ("a", pa.string())]))
+        other.append(pq.read_table(task.file.file_path, partitioning=None))
+        assert other.scan().to_arrow().to_pylist() == [{"b": "B", "a": "A"}]
+
+
+def test_a_text_is_no_time() -> None:
+    arrow_of(pa.table({"at": ["2026-01-01"]}), TABLE, "db.orders")  # which pyiceberg refuses by its type
+
+
 _RECORD = pa.struct([("n", pa.int64())])
 _NESTED = pa.schema([("list", pa.list_(_RECORD)), ("map", pa.map_(pa.string(), _RECORD))])
 
@@ -103,6 +150,34 @@ def test_null_lists_and_maps_of_structs_stay_null(lake: Lake) -> None:
         assert table.scan().to_arrow().to_pylist() == given[1:]
         written = [pq.ParquetFile(task.file.file_path).read().to_pylist() for task in table.scan().plan_files()]
         assert written == [given[1:]]
+
+
+@IN_SQLITE
+def test_a_file_that_is_rewritten_keeps_each_row_once(lake: Lake) -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "f", DoubleType()))
+    given = [{"id": 1, "f": 0.0}, {"id": 2, "f": 2.0}, {"id": 3, "f": -0.0}]
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.parted", schema)
+        table.append(pa.Table.from_pylist(given))
+        with table.update_spec() as spec:
+            spec.add_identity("f")
+    with txpool.transaction():
+        with pytest.raises(DataError, match="lost or doubled"):
+            lake.catalog.load_table("db.parted").delete("id = 2")
+    with txpool.transaction():
+        assert lake.catalog.load_table("db.parted").scan().to_arrow().to_pylist() == given
+
+
+@IN_SQLITE
+def test_a_dot_in_the_name_of_a_partition(lake: Lake) -> None:
+    schema = Schema(NestedField(1, "a.b", DoubleType()))
+    spec = PartitionSpec(PartitionField(1, 100, IdentityTransform(), "p"))
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.parted", schema, partition_spec=spec)
+        with pytest.raises(DataError, match=r"by a\.b, which"):
+            table.append(pa.table({"a.b": [0.0, -0.0]}))
 
 
 @IN_SQLITE

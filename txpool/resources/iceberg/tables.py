@@ -123,6 +123,10 @@ class LakeTables(ABC):
         """The statement as the database gets it."""
         return statement
 
+    def spelled_theirs(self, statement: str) -> str:
+        """The same of a statement of pyiceberg's."""
+        return statement
+
 
 @cache
 def _tables(part: str) -> LakeTables:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,13 @@ _COLUMNS: Final = {
         primary key (catalog_name, gtrid)"""),
 }
 _IS_THERE: Final = qualified("select to_regclass(%s) is not null")
+#: What `spelled` does not take in pyiceberg's statements, and what is the same: words that hide operators.
+_HIDDEN: Final = (
+    (re.compile(r"=%\("), "= %("),
+    (re.compile(r" LIKE (%\(\w+\)s::VARCHAR) ESCAPE ('.')"), r" ~~ like_escape(\1, \2)"),
+    (re.compile(r" LIKE "), " ~~ "),
+    (re.compile(r" IN \(([^()]*(?:\(\w+\)[^()]*)*)\)"), r" = any (array[\1])"),
+)
 _WAIT: Final = qualified("select set_config('lock_timeout', %s, true)")
 
 
@@ -58,4 +66,9 @@ class PostgreSQLLake(LakeTables):
         cursor.execute(_WAIT, [f"{max(1, int(seconds * 1000))}ms"])
 
     def spelled(self, statement: str) -> str:
+        return spelled(statement)
+
+    def spelled_theirs(self, statement: str) -> str:
+        for hidden, plain in _HIDDEN:
+            statement = hidden.sub(plain, statement)
         return spelled(statement)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -85,8 +86,6 @@ class LakeTask:
         keep_nulls()
         metadata = TableMetadataUtil.parse_raw(self.metadata)
         kinds = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
-        made = AttemptFiles(self.journals, journal)
-        io = JournaledFileIO(made)
         most = int(
             metadata.properties.get(
                 TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
@@ -94,11 +93,13 @@ class LakeTask:
         )
         rows = 0
         files: list[Any] = []
-        for packed in bin_pack_record_batches(batches, most):
-            table = pa.Table.from_batches([self._converted(batch, kinds) for batch in packed])
-            require_partitionable(table, metadata, metadata.location)
-            rows += table.num_rows
-            files += _dataframe_to_data_files(metadata, table, io)
+        with closing(AttemptFiles(self.journals, journal)) as made:
+            io = JournaledFileIO(made)
+            for packed in bin_pack_record_batches(batches, most):
+                table = pa.Table.from_batches([self._converted(batch, kinds) for batch in packed])
+                require_partitionable(table, metadata, metadata.location)
+                rows += table.num_rows
+                files += _dataframe_to_data_files(metadata, table, io)
         if sum(each.record_count for each in files) != rows:
             raise OperationalError(f"{metadata.location}: {rows} rows were given, and the files have another number")
         sync_files(self.journals.root, made.made)

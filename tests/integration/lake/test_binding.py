@@ -1,0 +1,76 @@
+"""A warehouse and its catalog are each other's, and what a process finds when it first looks."""
+
+from __future__ import annotations
+
+import pytest
+
+import txpool
+import txpool.lake
+from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, SCHEMA, Lake, rows
+from txpool.errors import ConfigurationError, ProgrammingError, TransactionRolledBack
+from txpool.lake.check import findings
+from txpool.lake.warehouse import Warehouse
+from txpool.lake.work import _bound
+from txpool.resources.iceberg.tables import lake_tables_of
+
+
+@IN_SQLITE
+def test_a_folder_and_a_catalog_are_each_others(lake: Lake) -> None:
+    lake.create("orders")
+    lake.folder.joinpath("elsewhere").mkdir()
+    same_name = lake.folder / "again.properties"
+    same_name.write_text("name = wh\ndriver = iceberg\ncatalog = orders.properties\nwarehouse = elsewhere\n")
+    same_folder = lake.warehouse("third", "wh")
+    for file in (same_name, same_folder):
+        with pytest.raises(ConfigurationError, match="each warehouse has a file"), txpool.transaction():
+            txpool.lake.catalog(file)
+    assert lake.ids("orders") == []
+
+
+@IN_POSTGRESQL
+def test_two_files_that_describe_one_warehouse(lake: Lake) -> None:
+    lake.create("orders")
+    files = lake.files()
+    other = lake.folder / "copy.properties"
+    other.write_text(lake.file.read_text())
+    with pytest.raises(TransactionRolledBack), txpool.transaction():
+        lake.append("orders", 1)
+        with pytest.raises(ProgrammingError, match="Name the same file each time"):
+            txpool.lake.catalog(other).load_table("db.orders").append(rows(2))
+    assert (lake.files(), lake.rows()) == (files, 0)
+
+
+@IN_SQLITE
+def test_a_process_whose_transaction_has_written_before(lake: Lake) -> None:
+    """As a new process, which looks whether folder and catalog are each other's; the file is locked by then."""
+    lake.create("orders")
+    _bound.clear()
+    lake_tables_of(lake.place.orders)._checked.clear()
+    with txpool.transaction():
+        with lake.place.orders.connect() as connection:
+            connection.cursor().execute("create table mine (id integer)")
+        lake.append("orders", 1)
+    assert lake.ids("orders") == [1]
+
+
+@IN_SQLITE
+def test_two_processes_bind_a_warehouse_at_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Warehouse._insert_token
+
+    def faster(self: Warehouse, folder: str, cursor: object) -> None:
+        monkeypatch.setattr(Warehouse, "_insert_token", real)
+        Warehouse(lake.source.settings).bind()
+        real(self, folder, cursor)
+
+    monkeypatch.setattr(Warehouse, "_insert_token", faster)
+    Warehouse(lake.source.settings).bind()
+    lake.create("orders")
+    assert lake.ids("orders") == []
+
+
+@IN_SQLITE
+def test_check_looks_into_namespaces_of_namespaces(lake: Lake) -> None:
+    with txpool.transaction():
+        lake.catalog.create_namespace("a.b.c")
+        lake.catalog.create_table("a.b.c.t", SCHEMA, properties={"write.metadata.delete-after-commit.enabled": "true"})
+    assert [each.topic for each in findings(lake.source.settings) if "a.b.c.t" in each.found] == ["maintenance"]

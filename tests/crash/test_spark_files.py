@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Databases
+from tests.crash import eventually as places
 from tests.crash.attached_drivers import DRIVER, JAVA
+from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.folder_site import COMMITTED, KILLED, ROLLED_BACK, FolderSite
 from tests.crash.spark_files_driver import LATEST, NEW, ONE, TWO, Order, look, rows_of
@@ -158,15 +160,20 @@ class Site(FolderSite):
         found = self.in_the_file(query) if name == "ledger" else self.databases.rows(name, query)
         return [number for (number,) in found]
 
-    def left(self) -> list[str]:
+    def marks(self) -> list[tuple[Any, ...]]:
+        return self.in_the_file("select xid from xids where xid <> 'txp1:identity'")
+
+    def prepared(self) -> list[str]:
         """What is prepared or staged anywhere."""
         hidden = self.folder / "exports" / ".txpool"
         return [*self.databases.prepared(), *os.listdir(hidden / "prepared"), *os.listdir(hidden / "staged")]
 
 
 @pytest.fixture
-def site(tmp_path: Path, databases: Databases) -> Site:
-    return Site(tmp_path, databases)
+def site(tmp_path: Path, databases: Databases, eventually: Eventually) -> Site:
+    site = Site(tmp_path, databases)
+    eventually.in_the(places.folder_site(site, databases, ()))
+    return site
 
 
 def require_whole(seen: dict[str, Any], kill: Kill, latest: int) -> None:
@@ -204,7 +211,7 @@ def test_killed_at_every_point(
         assert "heuristic" not in answer["ended"]["said"].lower(), f"{kill}: {answer}"
     for _ in range(2):  # a database may notice the end of a session late
         scanned = site.scan()
-    assert site.left() == [], scanned.stdout + scanned.stderr
+    assert site.prepared() == [], scanned.stdout + scanned.stderr
     assert scanned.returncode == 0, scanned.stdout + scanned.stderr
     committed = [kill.order.number for kill in kills if kill.committed]
     found = {entry.name for entry in (site.folder / "exports").iterdir()}

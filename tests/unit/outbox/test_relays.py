@@ -42,10 +42,10 @@ def test_what_kafka_refuses_is_no_outage(tmp_path: Path, error: type[Exception])
         _kafka(tmp_path, lost)(Message("1", None, b"x", 1))
 
 
-@pytest.mark.parametrize(("id", "key"), [("1", "k" * 100_000), ("1\r\nNats-Rollup: all", None), ("1", "a\nb")])
-def test_ids_and_keys_that_send_does_not_write_reach_no_broker(tmp_path: Path, id: str, key: str | None) -> None:  # noqa: A002
+@pytest.mark.parametrize(("message", "key"), [("1", "k" * 100_000), ("1\r\nNats-Rollup: all", None), ("1", "a\nb")])
+def test_ids_and_keys_that_send_does_not_write_reach_no_broker(tmp_path: Path, message: str, key: str | None) -> None:
     """Who may write a row could have the broker close the connection, or find headers of his own there."""
     published = list[object]()
     with pytest.raises(txpool.DataError, match="does not write"):
-        _kafka(tmp_path, lambda *given: published.append(given))(Message(id, key, b"x", 1))
+        _kafka(tmp_path, lambda *given: published.append(given))(Message(message, key, b"x", 1))
     assert published == []

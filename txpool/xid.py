@@ -199,6 +199,11 @@ def split_gtrid(gtrid: str) -> Gtrid:
     return Gtrid(*match.groups())
 
 
+def is_gtrid(text: str) -> bool:
+    """Whether it is one of our gtrids."""
+    return _GTRID.fullmatch(text) is not None
+
+
 def _parsed(xid: Xid) -> re.Match[str]:
     match = _BQUAL.fullmatch(xid.bqual)
     if match is None:

@@ -22,7 +22,7 @@ from txpool.lake.journals import Journals, remove_files
 from txpool.process.durable import create_file, identity_in, sync
 from txpool.resources.iceberg.tables import SWEPT, LakeTables, lake_tables_of
 from txpool.tm.demarcation.transactional import transactional
-from txpool.xid import split_gtrid
+from txpool.xid import is_gtrid
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
@@ -106,10 +106,10 @@ class Warehouse:
         journals = set(self.journals.gtrids())
         sync(self.journals.folder)  # a journal that is gone stays so
         for gtrid in sorted(journals):
-            if _is_ours(gtrid):
+            if is_gtrid(gtrid):
                 yield LakeFiles(gtrid, str(self.journals.path_of(gtrid)))
         for gtrid in rows:
-            if gtrid not in journals and _is_ours(gtrid):
+            if gtrid not in journals and is_gtrid(gtrid):
                 yield LakeFiles(gtrid, f"row {gtrid} of catalog {self.name}", row_only=True)
 
     def sweep(self, gtrid: str, lock_timeout: float) -> bool:
@@ -160,14 +160,6 @@ class Warehouse:
     def forget(self, gtrid: str) -> None:
         """Delete the row of a transaction whose journal is gone, durably."""
         apart(self.datasource, lambda cursor: self.tables.delete(cursor, self.name, gtrid))
-
-
-def _is_ours(gtrid: str) -> bool:
-    try:
-        split_gtrid(gtrid)
-    except ValueError:
-        return False
-    return True
 
 
 def apart(datasource: DataSource, work: Callable[[Any], Any], propagation: Propagation = "requires_new") -> Any:

@@ -29,7 +29,7 @@ from txpool.resources.base import BranchRecord, Refused, decode, encode
 from txpool.resources.driver.driver import Driver
 from txpool.resources.driver.marks import IDENTITY, WrongTable
 from txpool.resources.recovery_access import MarkedRow
-from txpool.xid import PREFIX, is_identity, split_gtrid
+from txpool.xid import PREFIX, is_gtrid, is_identity, split_gtrid
 
 if TYPE_CHECKING:
     from txpool.resources.driver.raw import RawConnection
@@ -163,7 +163,7 @@ class Xids:
         for xid, number, *_ in rows:
             if xid == IDENTITY:
                 self._require_format(number)
-        return [_as_marked_row(*row) for row in rows if _is_ours(row[0])]
+        return [_as_marked_row(*row) for row in rows if is_gtrid(row[0])]
 
     def tombstone(self, gtrid: str, identity: str = "") -> MarkedRow:
         """Insert a tombstone, or make the row that has its key durable; returns the row that is there.
@@ -327,11 +327,3 @@ def _as_marked_row(gtrid: str, node: str, kind: str, branches: str) -> MarkedRow
 def _differ(database: str, other: str) -> bool:
     # Empty if the role may not read the server's identity: then there is nothing to compare.
     return bool(database and other and database != other)
-
-
-def _is_ours(gtrid: str) -> bool:
-    try:
-        split_gtrid(gtrid)
-    except ValueError:
-        return False
-    return True

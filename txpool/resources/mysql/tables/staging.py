@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,7 +39,7 @@ from txpool.resources.mysql.tables.own_tables import (
     raw_of,
     require_database,
 )
-from txpool.xid import split_gtrid
+from txpool.xid import is_gtrid
 
 if TYPE_CHECKING:
     from txpool.resources.driver.raw import SqlCursor
@@ -207,7 +207,7 @@ class MySQLStaging:
                 for register in (REGISTER, CREATED)
                 for gtrid, write in _read(session, f"select distinct gtrid, write_number from {register}")
             }
-        return [MySQLStagingTable(gtrid, write) for gtrid, write in sorted(rows) if _is_gtrid(gtrid)]
+        return [MySQLStagingTable(gtrid, write) for gtrid, write in sorted(rows) if is_gtrid(gtrid)]
 
     def drop(self, table: recovery_access.StagingTable) -> None:
         """Drop what this write has created: its staging tables, and a table that its transaction has not kept."""
@@ -355,10 +355,3 @@ def _drop_target(session: Session, number: str, target: str) -> None:
         finally:
             session.run("unlock tables")
     _forget(session, CREATED, number)
-
-
-def _is_gtrid(text: str) -> bool:
-    with suppress(ValueError):
-        split_gtrid(text)
-        return True
-    return False

@@ -21,7 +21,7 @@ from txpool.resources import recovery_access
 from txpool.resources.driver.driver import Driver
 from txpool.resources.postgresql.qualified import qualified
 from txpool.resources.postgresql.tables.trust import OUR_ROLES, require_relations, require_schema
-from txpool.xid import split_gtrid
+from txpool.xid import is_gtrid
 
 if TYPE_CHECKING:
     from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
@@ -58,11 +58,7 @@ class PostgreSQLStagingTable:
     def parse(cls, name: str) -> PostgreSQLStagingTable | None:
         """The staging table of this name; None if the name is not exactly a staging table's."""
         found = _NAME.fullmatch(name)
-        if found is None:
-            return None
-        try:
-            split_gtrid(found[1])
-        except ValueError:
+        if found is None or not is_gtrid(found[1]):
             return None
         return cls(found[1], int(found[2]))
 

@@ -28,6 +28,7 @@ from txpool.idempotency.on_demand import recover
 from txpool.idempotency.outage import is_outage
 from txpool.messages.session import MessageSession, ReceivedMessage, link, session
 from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.retry import doubled
 from txpool.tm.manager import get_manager
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Consumer:
                     raise
                 if failures > _FAILURES:  # a batch may meet others each time
                     singly = self._most
-                until = time.monotonic() + min(_LONGEST_WAIT, 0.1 * 2.0 ** min(failures, 10))
+                until = time.monotonic() + doubled(0.1, failures, _LONGEST_WAIT)
                 while not stopped() and (left := until - time.monotonic()) > 0:
                     time.sleep(min(1.0, left))
         return done
@@ -137,7 +138,7 @@ class Consumer:
                 self._park(source, message, text)
             else:
                 logger.warning("%s: try %d of message %s has failed: %s", source.name, tries, message.id, text)
-                source.failed(message, text, min(_LONGEST_WAIT, 2.0 ** min(tries - 1, 10)))
+                source.failed(message, text, doubled(1.0, tries - 1, _LONGEST_WAIT))
         return bool(done)
 
     def _attempt(

@@ -25,6 +25,7 @@ from txpool.outbox.message import Message
 from txpool.outbox.relays.broker import BrokerOutage
 from txpool.resources.outbox import OutboxTable, Row
 from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.retry import doubled
 from txpool.tm.manager import get_manager
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ class Relay:
             else f"It is tried again{'' if counts else ', and this one does not count'}",
             text,
         )
-        self._again[number] = time.monotonic() + min(_LONGEST_WAIT, 2.0 ** min(attempt - 1, 10))
+        self._again[number] = time.monotonic() + doubled(1.0, attempt - 1, _LONGEST_WAIT)
         if not counts:
             self._owed[number] = attempt, text
             self._give_back()

@@ -41,7 +41,7 @@ class RetryPolicy:
             if self._attempts > 1:
                 error.add_note(f"{self._name}() was attempted {self._attempts} times, each in a transaction of its own")
             return None
-        longest = min(FIRST_PAUSE * 2 ** (self._attempts - 1), LONGEST_PAUSE)
+        longest = doubled(FIRST_PAUSE, self._attempts - 1, LONGEST_PAUSE)
         pause = random.uniform(longest / 2, longest)  # noqa: S311 - so that two do not meet again and again
         logger.info(
             "%s was rolled back, and attempt %d of at most %d of %s() follows in %.3f s: %s: %s",
@@ -54,6 +54,11 @@ class RetryPolicy:
             error,
         )
         return pause
+
+
+def doubled(first: float, times: int, longest: float) -> float:
+    """`first`, doubled so many times, and at most `longest`: also if the number would be too large for a float."""
+    return min(longest, first * 2.0 ** min(times, 100))
 
 
 def _may_succeed(begun: Transaction, error: Exception) -> bool:

@@ -160,6 +160,8 @@ class FolderWork(Work):
                 for each in (SUCCESS, f".{SUCCESS}.crc"):  # what Spark has written: ours comes last
                     with suppress(FileNotFoundError):
                         os.unlink(each, dir_fd=staged)
+                if MARKER in os.listdir(staged):
+                    raise Refused(f"the name {MARKER} in {folder.name} is txpool's own: give your file another one")
                 write_file(MARKER, manifest.xid, staged)
                 sync_tree(staged, folder.name)
         self.place.draft(manifest, staging)

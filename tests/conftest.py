@@ -76,8 +76,8 @@ _EMPTY: LiteralString = """
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Three processes for whole folders, since many tests wait for a server; tests that are named stay in this one."""
-    return 3 if all(Path(each).is_dir() for each in config.args) else 0
+    """Four processes for whole folders, since many tests wait for a server; tests that are named stay in this one."""
+    return 4 if all(Path(each).is_dir() for each in config.args) else 0
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

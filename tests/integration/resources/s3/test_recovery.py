@@ -247,6 +247,34 @@ def test_a_commit_whose_answer_was_lost_shows_in_the_objects(objects: Objects, m
     assert ended(objects) == []
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_a_manifest_whose_answer_was_lost_is_rolled_back(
+    written: bool, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it appears later: its transaction was told that it rolls back."""
+    put_new, late = Bucket.put_new, []
+
+    def unheard(bucket: Bucket, key: str, content: str, *, once: bool = False) -> bool:
+        if not once:
+            return put_new(bucket, key, content)
+        late.append((key, content))
+        if written:
+            put_new(bucket, key, content)
+        raise OSError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "put_new", unheard)
+        with pytest.raises(txpool.Error, match="no answer"), txpool.transaction() as tx:
+            objects.write("a", "new")
+    assert tx.status is txpool.Status.ROLLED_BACK
+    assert objects.left() == []
+    if not written:
+        objects.client.put_object(Bucket="bucket", Key=late[0][0], Body=late[0][1].encode())
+        objects.scan()  # although its process lives: it is marked finished
+        assert objects.left() == []
+    assert objects.published() == {}
+
+
 def test_a_bucket_that_was_made_anew_is_another(objects: Objects) -> None:
     _, xid = prepared(objects, "a")
     objects.client.delete_object(Bucket="bucket", Key=f"{objects.hidden}identity")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from txpool.errors import OperationalError, described
 from txpool.findings.finding import Finding, failure, ok, warning
-from txpool.resources.s3.bucket import ANY, REFUSED, Bucket, StoreError
+from txpool.resources.s3.bucket import ANY, REFUSED, TAKEN, Bucket, StoreError
 from txpool.resources.s3.manifest import manifests
 
 #: For how many days an upload must stay.
@@ -41,7 +41,7 @@ def _of_conditions(bucket: Bucket) -> Finding:
     try:
         try:
             first, second = bucket.put_new(key, "first"), bucket.put_new(key, "second")
-            third = bucket.replace(key, "third", '"0"')
+            third = bucket.replace(key, "third", '"0"') or _completes(bucket, key)
             ours = any(bucket.is_ours(each) for each in bucket.listed(key))
         finally:
             bucket.delete(key)
@@ -65,6 +65,22 @@ def _of_conditions(bucket: Bucket) -> Finding:
         "of a commit and a rollback at once both would be done, and others' objects would be replaced in silence",
         "use a store that has conditional writes",
     )
+
+
+def _completes(bucket: Bucket, key: str) -> bool:
+    """Whether an upload takes the place of an object although that is forbidden."""
+    upload = bucket.call("create_multipart_upload", Key=key)["UploadId"]
+    try:
+        part = bucket.call("upload_part", Key=key, UploadId=upload, PartNumber=1, Body=b"fourth")["ETag"]
+        parts = {"Parts": [{"PartNumber": 1, "ETag": part}]}
+        bucket.call("complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload=parts, IfNoneMatch="*")
+    except StoreError as error:
+        if error.code not in TAKEN:
+            raise
+        return False
+    finally:
+        bucket.abort(key, upload)
+    return True
 
 
 def lifecycle(bucket: Bucket) -> list[Any]:
@@ -178,7 +194,9 @@ def _of_owners(bucket: Bucket, foreign: int, owners: tuple[str, ...]) -> Iterato
         public = bucket.call("get_bucket_policy_status")["PolicyStatus"]["IsPublic"]
     except StoreError as error:
         if error.code not in {*REFUSED, "NoSuchBucketPolicy"}:
-            yield warning("owners", f"the bucket's policy cannot be read: {described(error)}", "it may be public", "")
+            yield warning(
+                "owners", f"the bucket's policy cannot be read: {described(error)}", "it may be public", "allow it"
+            )
         return
     if public:
         yield warning(

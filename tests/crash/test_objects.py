@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from random import Random
 from types import FrameType
+from typing import TypeVar
 
 import pytest
 
@@ -30,6 +31,7 @@ from txpool.config.settings import RecoverySettings
 from txpool.resources.s3 import branch, bucket, manifest, upload, work
 from txpool.setup.stores import initialise
 
+T = TypeVar("T")
 HIDDEN = "exports/.txpool/"
 #: Where a process is killed, and whether that comes after the decision.
 POINTS = {
@@ -169,22 +171,29 @@ def empty(store: ObjectStore, shop: Shop) -> Iterator[None]:
         shop.client.delete_object(Bucket="bucket", Key=key)
 
 
+def chosen(cases: Iterable[T], some: int) -> list[T]:
+    """By default so many of them, by the seed; with TXPOOL_CRASH_FULL=1 all."""
+    found = list(cases)
+    return found if FULL or len(found) <= some else Random(SEED).sample(found, some)
+
+
 def test_a_process_that_is_killed_at_each_point(shop: Shop, evidence: Evidence) -> None:
-    for number, (point, commits) in enumerate(POINTS.items(), 1):
+    points = chosen(POINTS, 6)
+    for number, point in enumerate(points, 1):
         assert shop.killed(number, point), point
-        assert shop.recovered(number, point) is commits, point
-    evidence.add(Count.KILLS, len(POINTS))
-    evidence.hit({point.partition("@")[0] for point in POINTS})
+        assert shop.recovered(number, point) is POINTS[point], f"seed {SEED}: {point}"
+    evidence.add(Count.KILLS, len(points))
+    evidence.hit({point.partition("@")[0] for point in points})
 
 
 def test_a_recovery_that_is_killed_at_each_point(shop: Shop, evidence: Evidence) -> None:
-    cases = [(point, at) for point, before in IN_RECOVERY.items() for at in before]
+    cases = chosen([(point, at) for point, before in IN_RECOVERY.items() for at in before], 3)
     for number, (point, at) in enumerate(cases, 1):
         assert shop.killed(number, at), at
         assert shop.recovery_killed(point), point
         assert shop.recovered(number, f"{at}, {point}") is POINTS[at]
     evidence.add(Count.KILLS, 2 * len(cases))
-    evidence.hit(IN_RECOVERY)
+    evidence.hit(point for point, _ in cases)
 
 
 # -- interrupts -----------------------------------------------------------------------------------------------------
@@ -195,8 +204,6 @@ class Struck(BaseException):
 
 
 CODES = {code for module in (branch, bucket, manifest, upload, work) for code in codes_of(module)}
-#: Of the places at which an interrupt may come, so many are tried.
-SOME = 10_000 if FULL else 6
 
 
 def interrupted(shop: Shop, number: int, nth: int) -> BaseException | None:
@@ -228,9 +235,7 @@ def test_an_interrupt_at_each_place(shop: Shop) -> None:
 
     with at_each_check(CODES, counting):
         shop.job(2)
-    places_of_it = range(1, count + 1)
-    chosen = places_of_it if len(places_of_it) <= SOME else sorted(Random(SEED).sample(places_of_it, SOME))
-    for number, nth in enumerate(chosen, 3):
+    for number, nth in enumerate(chosen(range(1, count + 1), 4), 3):
         told = interrupted(shop, number, nth)
         assert txpool.current() is None
         shown = f"seed {SEED}: interrupt at {nth} of {count}, told {told!r}"

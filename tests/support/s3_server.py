@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -24,6 +25,19 @@ ACCOUNT = "123456789012"
 STRANGER = "stranger"
 
 
+@cache
+def _client(url: str, user: str, process: int) -> Any:
+    from botocore.session import Session
+
+    return Session().create_client(
+        "s3",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id=user,
+        aws_secret_access_key="secret-of-tests",
+    )
+
+
 class ObjectStore(NamedTuple):
     """A running server."""
 
@@ -31,16 +45,8 @@ class ObjectStore(NamedTuple):
     process: subprocess.Popen[bytes]
 
     def client(self, user: str = "tests") -> Any:
-        """A client of the test's own."""
-        from botocore.session import Session
-
-        return Session().create_client(
-            "s3",
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id=user,
-            aws_secret_access_key="secret-of-tests",
-        )
+        """A client of the test's own, of this process alone."""
+        return _client(self.url, user, os.getpid())
 
     def names(self, prefix: str = "", bucket: str = "bucket") -> list[str]:
         found = self.client().list_objects_v2(Bucket=bucket, Prefix=prefix)

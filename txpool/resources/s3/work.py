@@ -11,7 +11,7 @@ from txpool import failpoints
 from txpool.errors import NotSupportedError, OperationalError, ProgrammingError
 from txpool.locks import Lock
 from txpool.resources.base import Refused
-from txpool.resources.files.place import is_name
+from txpool.resources.files.place import HIDDEN, is_name
 from txpool.resources.files.work import SUCCESS, StagedFolder, new_staging, overlap
 from txpool.resources.own.resource import Work
 from txpool.resources.s3.bucket import MARK, Bucket
@@ -30,6 +30,11 @@ from txpool.resources.s3.upload import ObjectFile, opened_object
 #: How many bytes a key may have.
 _LONGEST: Final = 1024
 _MODES: Final = {"w", "x", "wt", "xt", "wb", "xb"}
+
+
+def _is_key(name: str) -> bool:
+    """Whether it is a name that nothing of txpool's has, be it of a datasource further below."""
+    return is_name(name) and HIDDEN not in name.split("/")
 
 
 class StagedObjects(StagedFolder):
@@ -54,7 +59,7 @@ class StagedObjects(StagedFolder):
     def open(self, file: str, mode: str = "w", **options: Any) -> IO[Any]:
         """Open a new object in it, for writing, as the built-in open() does. Close it before the commit."""
         self._objects.require_active()
-        if not is_name(file) or file == SUCCESS:
+        if not _is_key(file) or file == SUCCESS:
             raise ProgrammingError(f"{file!r} is no name of an object in {self.name}. Nothing was written")
         if mode not in _MODES:
             raise ProgrammingError(f"{self.name}/{file}: mode {mode!r} is not offered: objects are written whole, by w")
@@ -97,7 +102,7 @@ class ObjectsWork(Work):
     def folder(self, name: str, *, overwrite: bool) -> StagedObjects:
         """New objects, which are published below this name."""
         self.require_active()
-        if not is_name(name):
+        if not _is_key(name):
             raise ProgrammingError(
                 f"{self.bucket.name}: {name!r} is no name below it: write orders/2026-11-27, or the like. Nothing was "
                 "done"

@@ -164,7 +164,7 @@ def test_a_write_that_has_failed_is_a_vote_to_roll_back(objects: Objects, monkey
     assert objects.left() == []
 
 
-@pytest.mark.parametrize("name", ["", "/etc", "a/../b", "..", ".txpool/staged", "a//b", "a\n", "./a"])
+@pytest.mark.parametrize("name", ["", "/etc", "a/../b", "..", ".txpool/staged", "sub/.txpool", "a//b", "a\n", "./a"])
 def test_names_that_lead_elsewhere(objects: Objects, name: str) -> None:
     with txpool.transaction():
         with pytest.raises(txpool.ProgrammingError, match="is no name below it"):
@@ -178,6 +178,7 @@ def test_what_open_refuses(objects: Objects) -> None:
         for file, mode, options, told in (
             ("_SUCCESS", "w", {}, "is no name of an object"),
             ("../a", "w", {}, "is no name of an object"),
+            (".txpool/prepared/x", "w", {}, "is no name of an object"),
             ("a", "r", {}, "objects are written whole"),
             ("a", "a", {}, "objects are written whole"),
             ("a", "wb", {"encoding": "utf-8"}, "encoding has no use for bytes"),

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from txpool.demo.server import EmbeddedPostgres
 
 _SOURCES = Path(__file__).with_name("narayana")
 _WARM_UP = 5_000
+_JOURNAL = "com.arjuna.ats.internal.arjuna.objectstore.hornetq.HornetqObjectStoreAdaptor"
 
 
 class Narayana:
@@ -60,7 +61,7 @@ class Narayana:
         return transactions / float(answer)
 
 
-def _libraries(folder: Path) -> Path:
+def libraries_in(folder: Path) -> Path:
     """The folder into which Maven has copied the libraries."""
     command = ["mvn", "--batch-mode", "--quiet", "--file", str(_SOURCES / "pom.xml"), "dependency:copy-dependencies"]
     subprocess.run([*command, f"-DoutputDirectory={folder}"], check=True)
@@ -68,40 +69,54 @@ def _libraries(folder: Path) -> Path:
 
 
 @contextmanager
-def _narayana(libraries: Path, place: Place, servers: Servers) -> Iterator[Narayana]:
-    urls = [f"jdbc:{each.url(name).replace(f'{each.user}@', '')}" for name, each in servers.items()]
-    command = ["java", "-cp", f"{libraries}/*", str(_SOURCES / "TwoDatabases.java"), str(place.folder / "ObjectStore")]
-    passwords = {f"PASSWORD_{number}": each.password for number, each in enumerate(servers.values())}
+def narayana_process(
+    libraries: Path,
+    store: Path,
+    *urls: str,
+    threads: int = max(THREADS),
+    passwords: Sequence[str] = (),
+    journal: bool = False,
+) -> Iterator[Narayana]:
+    """Narayana with its object store in this folder, as files or as a journal; without urls, over no database."""
+    command = ["java", "-cp", f"{libraries}/*"]
+    if journal:
+        command += [f"-DObjectStoreEnvironmentBean.objectStoreType={_JOURNAL}"]
+        command += [f"-DHornetqJournalEnvironmentBean.storeDir={store}-journal"]
+    command += [str(_SOURCES / "TwoDatabases.java"), str(store), str(threads), EmbeddedPostgres.user, *urls]
+    secrets = {f"PASSWORD_{number}": password for number, password in enumerate(passwords)}
     with subprocess.Popen(
-        [*command, str(max(THREADS)), EmbeddedPostgres.user, *urls],
-        env=os.environ | passwords,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        command, env=os.environ | secrets, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         if process.stdout.readline() != "ready\n":
             raise RuntimeError(f"Narayana does not start: exit code {process.wait()}")
-        narayana = Narayana(process)
+        yield Narayana(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@contextmanager
+def _over_databases(libraries: Path, place: Place, servers: Servers) -> Iterator[Narayana]:
+    urls = [f"jdbc:{each.url(name).replace(f'{each.user}@', '')}" for name, each in servers.items()]
+    passwords = [each.password for each in servers.values()]
+    with narayana_process(libraries, place.folder / "ObjectStore", *urls, passwords=passwords) as narayana:
         narayana.throughput(max(THREADS), _WARM_UP)
         for name, each in servers.items():
             with psycopg.connect(each.dsn(name)) as connection:
                 (done,) = connection.execute("select sum(a) from t").fetchone() or (0,)
                 assert done == _WARM_UP // max(THREADS) * max(THREADS), f"{name} has only {done} updates"
         yield narayana
-        assert process.stdin is not None
-        process.stdin.close()
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        libraries = _libraries(Path(folder))
+        libraries = libraries_in(Path(folder))
         for place in chosen_places():
             with (
                 place.servers(["one"], ["two"]) as servers,
                 datasources(servers) as sources,
                 by_hand(servers, place) as hands,
-                _narayana(libraries, place, servers) as narayana,
+                _over_databases(libraries, place, servers) as narayana,
             ):
                 ours = with_txpool(sources)
                 for threads in THREADS:

@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,12 +32,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import txpool
 from recovery import RecoveryManager
+from tests.benchmarks.prepared import adopt, in_threads, leave_in_doubt, prepare, prepared_records
 from tests.benchmarks.report import compare, print_table
 from tests.benchmarks.running import PLACES, Place, place_in, places
 from txpool.demo.server import EmbeddedPostgres
 from txpool.log import open_log
 from txpool.log.base import DecisionLog
-from txpool.resources.base import BranchRecord, PrepareLocation
+from txpool.resources.base import BranchRecord
 from txpool.xid import make_gtrid, make_xid
 
 BRANCHES = 10_000
@@ -47,65 +46,6 @@ DATABASES = ("one", "two")
 FORGOTTEN = (1_000, 1_000_000)
 NODE = "bench"
 ROUNDS = 3
-INSERT = "insert into t values (1)"
-_PREPARERS = 4
-
-
-def _in_threads(work: Callable[[Sequence[int]], None], numbers: Sequence[int]) -> None:
-    """Do the work for all numbers from a few threads, which flush together."""
-    threads = [threading.Thread(target=work, args=(numbers[n::_PREPARERS],)) for n in range(_PREPARERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _prepare(dsns: Iterable[str], names: Callable[[int, int], str], numbers: Sequence[int]) -> dict[str, str]:
-    """Prepare a transaction that has written in each database, for each number; by name, its transaction's id."""
-    ids: dict[str, str] = {}
-    for place, dsn in enumerate(dsns):
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            for number in numbers:
-                name = names(number, place)
-                connection.execute("begin")
-                connection.execute(INSERT)
-                (found,) = connection.execute("select pg_current_xact_id()::text").fetchone() or ("",)
-                connection.execute(f"prepare transaction '{name}'")
-                ids[name] = found
-    return ids
-
-
-def _leave_in_doubt(folder: Path, count: int) -> None:
-    """What a process leaves that is killed when it has decided: run in a process of its own."""
-    datasources = [txpool.DataSource.from_properties(folder / f"{name}.properties") for name in DATABASES]
-    log = open_log(f"sqlite:///{folder}/txlog", node=NODE)
-    locations: list[PrepareLocation] = []
-    dsns = []
-    for datasource in datasources:
-        locations.append(datasource.prepare_location())
-        log.note_location(locations[-1])
-        dsns.append(psycopg.conninfo.make_conninfo(datasource.url))
-    with datasources[0].connect() as connection:
-        (timeline,) = connection.execute("select timeline_id::text from pg_control_checkpoint()").fetchone()
-    gtrids = {number: make_gtrid(NODE, log.incarnation, number) for number in range(count)}
-    xids = {(n, place): make_xid(gtrids[n], place, name) for n in gtrids for place, name in enumerate(DATABASES)}
-
-    def work(numbers: Sequence[int]) -> None:
-        ids = _prepare(dsns, lambda number, place: xids[number, place].joined, numbers)
-        for number in numbers:
-            records = [
-                BranchRecord(
-                    xids[number, place],
-                    location.datasource,
-                    location.identity,
-                    {"xid": ids[xids[number, place].joined], "timeline": timeline},
-                )
-                for place, location in enumerate(locations)
-            ]
-            log.record(gtrids[number], records)
-
-    _in_threads(work, range(count))
-    os._exit(0)
 
 
 def _commit_by_hand(dsns: Sequence[str], name: Callable[[int, int], str], count: int, connections: int) -> None:
@@ -192,9 +132,9 @@ class InDoubt:
             return f"by-hand-{this}-{number}-{place}"
 
         def work(numbers: Sequence[int]) -> None:
-            _prepare(dsns, name, numbers)
+            prepare(dsns, name, numbers)
 
-        _in_threads(work, range(self._count))
+        in_threads(work, range(self._count))
         started = time.perf_counter()
         _commit_by_hand(dsns, name, self._count, connections)
         return self._ended(time.perf_counter() - started)
@@ -203,37 +143,15 @@ class InDoubt:
         """The seconds in which a transaction commits that has adopted them."""
         transaction = txpool.begin()
         dsns = [self._server.dsn(name) for name in DATABASES]
-        locations = [each.prepare_location() for each in self._datasources]
-        timelines = []
-        for dsn in dsns:
-            with psycopg.connect(dsn) as connection:
-                query = "select timeline_id::text from pg_control_checkpoint()"
-                timelines.append((connection.execute(query).fetchone() or ("",))[0])
-        gtrid = transaction.gtrid
-        xids = {
-            (n, place): make_xid(gtrid, n * len(DATABASES) + place, name)
-            for n in range(self._count)
-            for place, name in enumerate(DATABASES)
-        }
-        ids: dict[str, str] = {}
-
-        def work(numbers: Sequence[int]) -> None:
-            ids.update(_prepare(dsns, lambda number, place: xids[number, place].joined, numbers))
-
-        _in_threads(work, range(self._count))
-        branches = []
-        for (_, place), xid in xids.items():
-            evidence = {"xid": ids[xid.joined], "timeline": timelines[place]}
-            record = BranchRecord(xid, DATABASES[place], locations[place].identity, evidence)
-            branches.append(self._datasources[place].prepared_branch(record, transaction.deadlines))
-        transaction.adopt(branches, late_branches=False)
+        records = prepared_records(transaction.gtrid, self._datasources, dsns, self._count)
+        adopt(transaction, self._datasources, records)
         started = time.perf_counter()
         transaction.commit()
         return self._ended(time.perf_counter() - started)
 
     def recovered(self) -> float:
         """The seconds of one scan."""
-        subprocess.run([sys.executable, __file__, "--leave", str(self._folder), str(self._count)], check=True)
+        leave_in_doubt(self._folder, NODE, DATABASES, self._count)
         manager = RecoveryManager(self._folder / "recovery.properties")
         started = time.perf_counter()
         report = manager.scan()
@@ -333,7 +251,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--leave"]:
-        _leave_in_doubt(Path(sys.argv[2]), int(sys.argv[3]))
-    else:
-        main()
+    main()

@@ -39,6 +39,9 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, {versions}"
 
 
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
 @dataclass(frozen=True)
 class Cost:
     """Processor time in microseconds, and how often this process has gone to sleep."""
@@ -70,7 +73,10 @@ def _server_time(servers: Iterable[Server]) -> float:
     nanoseconds = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            parent = fields[1]
+            if process.name in pids:  # its sessions that have ended
+                nanoseconds += (int(fields[13]) + int(fields[14])) * 1_000_000_000 // _TICKS
             # PostgreSQL's sessions are processes of their own, MariaDB's are threads.
             if process.name in pids or parent in pids:
                 for thread in process.glob("task/*/schedstat"):

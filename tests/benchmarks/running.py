@@ -54,7 +54,7 @@ class Place:
         txpool.configure(node_name="bench", log_url=f"sqlite:///{self.folder}/txlog", log_create=True)
 
     def __str__(self) -> str:
-        return f"{self.name}: a flush takes {_flush(self.folder):,.0f} µs"
+        return f"{self.name}: a flush takes {flush_time(self.folder):,.0f} µs"
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def chosen_places(*drivers: str) -> Iterator[Place]:
         yield place
 
 
-def _flush(folder: Path) -> float:
+def flush_time(folder: Path) -> float:
     """The median microseconds of an append of 100 bytes and its fdatasync."""
     path = folder / "flushed"
     with path.open("ab", buffering=0) as file:
@@ -139,9 +139,9 @@ def with_txpool(sources: Sequence[txpool.DataSource]) -> list[Callable[[], None]
     return [transactions.with_txpool(sources, row) for row in range(max(THREADS))]
 
 
-def throughput(workers: Sequence[Callable[[], None]], threads: int) -> float:
+def throughput(workers: Sequence[Callable[[], None]], threads: int, transactions: int = TRANSACTIONS) -> float:
     """Transactions a second, from so many threads with a worker each."""
-    each = TRANSACTIONS // threads
+    each = transactions // threads
     started: list[float] = []
     start = threading.Barrier(threads, action=lambda: started.append(time.perf_counter()))
 

@@ -15,13 +15,15 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.atomic.AtomicLong;
+import javax.transaction.xa.XAResource;
+import javax.transaction.xa.Xid;
 import org.postgresql.xa.PGXADataSource;
 
 /**
  * One row in each of two PostgreSQL databases, in a transaction of Narayana over Agroal's pools and pgJDBC's XA.
  *
  * Arguments: the object store's folder, the most threads, the user, the databases' JDBC urls. The passwords
- * are in PASSWORD_0, PASSWORD_1, in the order of the urls. For each line "threads transactions" on stdin, it runs as many transactions and prints the seconds.
+ * are in PASSWORD_0, PASSWORD_1, in the order of the urls. Without urls, two resources take part that do nothing. For each line "threads transactions" on stdin, it runs as many transactions and prints the seconds.
  */
 public class TwoDatabases {
     private static final String UPDATE = "update t set a = a + 1 where id = ?";
@@ -93,6 +95,9 @@ public class TwoDatabases {
 
     private static void transaction(int row) throws Exception {
         manager.begin();
+        for (int i = 0; databases.isEmpty() && i < 2; i++) {
+            manager.getTransaction().enlistResource(new Nothing());
+        }
         for (AgroalDataSource database : databases) {
             try (var connection = database.getConnection();
                     PreparedStatement update = connection.prepareStatement(UPDATE)) {
@@ -101,5 +106,38 @@ public class TwoDatabases {
             }
         }
         manager.commit();
+    }
+
+    /** A resource that does nothing, and says yes. */
+    private static class Nothing implements XAResource {
+        public void start(Xid xid, int flags) {}
+
+        public void end(Xid xid, int flags) {}
+
+        public int prepare(Xid xid) {
+            return XA_OK;
+        }
+
+        public void commit(Xid xid, boolean onePhase) {}
+
+        public void rollback(Xid xid) {}
+
+        public void forget(Xid xid) {}
+
+        public Xid[] recover(int flag) {
+            return new Xid[0];
+        }
+
+        public boolean isSameRM(XAResource other) {
+            return this == other;
+        }
+
+        public int getTransactionTimeout() {
+            return 0;
+        }
+
+        public boolean setTransactionTimeout(int seconds) {
+            return false;
+        }
     }
 }

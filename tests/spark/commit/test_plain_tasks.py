@@ -167,5 +167,7 @@ def test_a_copy_of_a_slow_task_does_nothing_twice(
     said = json.loads(output.splitlines()[-1])
     assert [each[:2] for each in said] == [["copied", 0], ["copied", 1]]
     assert (place / "meets").exists(), "there was a copy"
-    assert landed(databases, "one") == landed(databases, "two") == {"copied": [(0, 500, 0), (1, 500, 0)]}
+    one = landed(databases, "one")
+    assert one == landed(databases, "two")
+    assert [row[:2] for row in one["copied"]] == [(0, 500), (1, 500)]  # of whichever came first
     assert databases.prepared() == []

@@ -22,8 +22,8 @@ from txpool.resources.s3.manifest import (
     UploadManifest,
     digest,
     end_manifest,
-    is_prepared,
     manifests,
+    prepared_gtrids,
     read_manifest,
 )
 from txpool.resources.s3.work import ObjectsWork, clear, sweep
@@ -215,15 +215,9 @@ class StagedUploads:
         prefix = self._bucket.staged_key("").rstrip("/")
         listed = [each for each in self._bucket.listed(f"{prefix}/") if self._bucket.is_ours(each)]
         names = {each.key.removeprefix(f"{prefix}/").partition("/")[0] for each in listed}
-        prepared = {
-            xid.gtrid for xid, ours in ((parse(name), ours) for name, ours in manifests(self._bucket)) if xid and ours
-        }
-        found = [(gtrid_of(each), each) for each in sorted(names)]
-        return [
-            StagedWork(gtrid, name)
-            for gtrid, name in found
-            if gtrid and not (gtrid in prepared and is_prepared(self._bucket, name))
-        ]
+        prepared = prepared_gtrids(self._bucket)
+        found = [StagedWork(gtrid_of(each), each) for each in sorted(names)]
+        return [each for each in found if each.gtrid and each.gtrid not in prepared]
 
     def drop(self, table: StagingTable) -> None:
         sweep(self._bucket, table.name)

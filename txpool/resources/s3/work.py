@@ -12,15 +12,16 @@ from txpool.errors import NotSupportedError, OperationalError, ProgrammingError
 from txpool.locks import Lock
 from txpool.resources.base import Refused
 from txpool.resources.files.place import HIDDEN, is_name
-from txpool.resources.files.work import SUCCESS, StagedFolder, new_staging, overlap
+from txpool.resources.files.work import SUCCESS, StagedFolder, gtrid_of, new_staging, overlap
 from txpool.resources.own.resource import Work
 from txpool.resources.s3.bucket import MARK, Bucket
 from txpool.resources.s3.manifest import (
     SWEPT,
     Upload,
     UploadManifest,
-    is_prepared,
+    journal,
     manifests,
+    prepared_gtrids,
     read_entry,
     read_manifest,
     write_entry,
@@ -180,8 +181,7 @@ class ObjectsWork(Work):
     def _require_there(self, uploads: list[Upload]) -> None:
         """Nobody has swept what the manifest names."""
         prefix = self.bucket.staged_key(self.staging)
-        listed = self.bucket.listed(prefix)
-        found = {each.key.removeprefix(prefix) for each in listed if self.bucket.is_ours(each)}
+        found = {each.key.removeprefix(prefix) for each in journal(self.bucket, self.staging)}
         if SWEPT in found or not found.issuperset(str(each.number) for each in uploads):
             raise OperationalError(f"what {self.gtrid} has staged was swept: recovery has taken its process for dead")
 
@@ -218,8 +218,9 @@ class ObjectsWork(Work):
 
 def sweep(bucket: Bucket, staging: str) -> None:
     """Drop what was staged under this name and is not prepared. OperationalError if a manifest names it."""
-    bucket.put_new(bucket.staged_key(staging, SWEPT), "")  # first: whoever would still prepare it sees that
-    if is_prepared(bucket, staging):
+    # First, and whoever's is there: whoever would still prepare it sees that.
+    bucket.call("put_object", Key=bucket.staged_key(staging, SWEPT), Body=b"")
+    if gtrid_of(staging) in prepared_gtrids(bucket):
         raise OperationalError(f"{staging} is prepared, and is not removed")
     if failpoints.armed:
         failpoints.hit("s3.sweeping")
@@ -229,12 +230,12 @@ def sweep(bucket: Bucket, staging: str) -> None:
 def clear(bucket: Bucket, staging: str, completed: Collection[int] = ()) -> None:
     """Drop every upload of a journal that is not completed, and the journal. OperationalError if it cannot be read."""
     prefix = bucket.staged_key(staging)
-    entries = [each for each in bucket.listed(prefix) if bucket.is_ours(each)]
+    entries = journal(bucket, staging)
     for each in entries:
         name = each.key.removeprefix(prefix)
         if name == SWEPT or (name.isdecimal() and int(name) in completed):
             continue
-        upload = read_entry(bucket, each.key)
+        upload = read_entry(bucket, each)
         if upload is not None:
             bucket.abort(f"{bucket.prefix}{upload.name}", upload.id)
     bucket.delete_all([each.key for each in entries if each.key != f"{prefix}{SWEPT}"])

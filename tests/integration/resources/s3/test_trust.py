@@ -114,6 +114,22 @@ def test_what_is_decided_is_not_swept_while_a_stranger_has_replaced_its_manifest
     assert objects.left() == []
 
 
+def test_an_object_that_says_to_be_ours_is_no_proof_while_the_upload_is_there(objects: Objects) -> None:
+    """Whoever may write objects, though not below .txpool, has made it."""
+    bucket, xid = prepared(objects, "a")
+    found = manifest.read_manifest(bucket, xid)
+    assert found is not None
+    metadata = {"txpool": found.mark(found.uploads[0])}
+    key = f"exports/{found.uploads[0].name}"
+    objects.client.put_object(Bucket="bucket", Key=key, Metadata=metadata, Body=b"forged")
+    with pytest.raises(txpool.OperationalError, match="was made by somebody"):
+        branch.publish(bucket, xid)
+    objects.client.delete_object(Bucket="bucket", Key=key)
+    objects.scan()
+    assert objects.published() == objects.whole(a="new")
+    assert objects.left() == []
+
+
 def test_an_entry_that_was_replaced_since_it_was_listed_drops_nothing(objects: Objects) -> None:
     theirs = upload(objects.client, "b/x")
     with txpool.transaction():

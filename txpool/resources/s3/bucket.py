@@ -19,6 +19,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
+from txpool.config.secrets import redact
 from txpool.errors import ConfigurationError, OperationalError, described
 from txpool.resources.files.place import HIDDEN
 
@@ -118,7 +119,8 @@ class Bucket:
             code = str(error.response.get("Error", {}).get("Code", ""))
             raise StoreError(f"{self.name}: {self.shown}: {described(error)}", code) from error
         except BotoCoreError as error:
-            raise StoreError(f"{self.name}: {self.shown} does not answer: {described(error)}", "") from error
+            told = redact(described(error))  # it has the endpoint's url
+            raise StoreError(f"{self.name}: {self.shown} does not answer: {told}", "") from None
 
     def _client(self, once: bool) -> Any:
         key = os.getpid(), once  # a child of a fork uses no connection of its parent's
@@ -142,7 +144,8 @@ class Bucket:
             session.register_component("data_loader", _loader())  # it keeps what it has read: the larger part of it
             return session.create_client("s3", config=config, **options)
         except Exception as error:
-            raise OperationalError(f"{self.name}: no client of S3 can be made: {described(error)}") from None
+            told = redact(described(error))
+            raise OperationalError(f"{self.name}: no client of S3 can be made: {told}") from None
 
     def read(self, key: str, **condition: Any) -> tuple[bytes, Any]:
         """An object's content, and the answer's other fields. StoreError; its code is in NOT_THERE if there is none."""
@@ -152,7 +155,7 @@ class Bucket:
         try:
             return answer["Body"].read(), answer
         except BotoCoreError as error:
-            raise StoreError(f"{self.name}: {self.shown}: {described(error)}", "") from error
+            raise StoreError(f"{self.name}: {self.shown}: {redact(described(error))}", "") from None
 
     def put_new(self, key: str, content: str, *, once: bool = False) -> bool:
         """Write an object, unless there is one; whether it was written. What was sent `once` never appears again."""

@@ -356,4 +356,9 @@ def test_the_findings_of_a_check(objects: Objects) -> None:
     objects.client.put_bucket_lifecycle_configuration(Bucket="bucket", LifecycleConfiguration={"Rules": [rule]})
     findings = [*MANAGER.findings(settings, stale_after=0, timeout=None)]
     assert [each.topic for each in findings if each.severity.value == "wrong"] == ["lifecycle"]
+    rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": ""}}
+    rule["Transitions"] = [{"Days": 30, "StorageClass": "GLACIER"}]
+    objects.client.put_bucket_lifecycle_configuration(Bucket="bucket", LifecycleConfiguration={"Rules": [rule]})
+    findings = [*MANAGER.findings(settings, stale_after=0, timeout=None)]
+    assert "moves objects below exports/.txpool/ to GLACIER" in findings[2].found
     assert objects.left() == []

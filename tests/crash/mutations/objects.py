@@ -14,7 +14,9 @@ MUTATIONS = (
         test=_TRUST + "test_31_nor_if_a_decision_names_it[True]",
         real=(
             Edit(
-                "txpool.resources.s3.bucket:Bucket.is_ours", "return found.owner == self._bucket_owner", "return True"
+                "txpool.resources.s3.bucket:Bucket.is_ours",
+                "return bool(found.owner) and found.owner == self._bucket_owner",
+                "return True",
             ),
         ),
     ),
@@ -22,13 +24,17 @@ MUTATIONS = (
         "34 objects",
         "an upload that is gone counts as completed",
         test=_RECOVERY + "test_an_upload_that_was_dropped_is_a_hazard_and_not_listed_for_ever",
-        real=(Edit("txpool.resources.s3.branch:_complete", "return False", "return True"),),
+        real=(
+            Edit(
+                "txpool.resources.s3.branch:_complete", "return bucket.shows(key, manifest.mark(upload))", "return True"
+            ),
+        ),
     ),
     Mutation(
         "39 objects",
         "uploads are dropped that a manifest names",
         test=_RECOVERY + "test_sweeping_leaves_what_is_prepared",
-        real=(Edit("txpool.resources.s3.work:sweep", "if is_prepared(bucket, staging):", "if False:"),),
+        real=(Edit("txpool.resources.s3.work:sweep", "if gtrid_of(staging) in prepared_gtrids(bucket):", "if False:"),),
     ),
     Mutation(
         "40 objects",

@@ -14,16 +14,18 @@ from txpool.resources.files.work import SUCCESS, gtrid_of
 from txpool.resources.own.branch import ResourceBranch, ResourceRecovery
 from txpool.resources.own.resource import Resource
 from txpool.resources.recovery_access import PreparedBranch, StagingTable
-from txpool.resources.s3.bucket import NOT_THERE, TAKEN, Bucket, StoreError
+from txpool.resources.s3.bucket import TAKEN, Bucket, StoreError
 from txpool.resources.s3.manifest import (
     COMMIT,
     ROLLBACK,
+    SWEPT,
     Upload,
     UploadManifest,
     digest,
     end_manifest,
-    is_prepared,
+    journal,
     manifests,
+    prepared_gtrids,
     read_manifest,
 )
 from txpool.resources.s3.work import ObjectsWork, clear, sweep
@@ -37,7 +39,7 @@ _MANIFEST = "manifest"
 _OBJECT = "object"
 _MARK = "mark"
 #: What the store answers if an upload cannot be completed any more: somebody has dropped it, or changed its parts.
-_GONE = NOT_THERE | {"InvalidPart", "InvalidPartOrder", "EntityTooSmall"}
+_GONE = {"NoSuchUpload", "InvalidPart", "InvalidPartOrder", "EntityTooSmall"}
 
 
 class BucketResource(Resource):
@@ -77,18 +79,15 @@ def publish(bucket: Bucket, xid: str, expected: str = "") -> BranchOutcome | Non
         return BranchOutcome.ROLLED_BACK
     lost: list[Upload] = []
     for upload in manifest.uploads:
-        folder, _, last = upload.name.rpartition("/")
-        if last == SUCCESS and any(each.name.startswith(f"{folder}/") for each in lost):
-            lost.append(upload)  # not all is there, so that nobody may say so
-        elif not _complete(bucket, manifest, upload):
+        # Not all is there, so that no mark may say so: neither to readers, nor to a recovery that finds no manifest.
+        if (lost and upload.name.endswith(f"/{SUCCESS}")) or not _complete(bucket, manifest, upload):
             lost.append(upload)
         elif failpoints.armed:
             failpoints.hit("s3.completed")
     if lost and read_manifest(bucket, xid, expected) is None:
         return None  # another has ended it meanwhile, and what it has published may have been overwritten since
-    for upload in lost:
-        bucket.abort(f"{bucket.prefix}{upload.name}", upload.id)
-    clear(bucket, manifest.staging, {each.number for each in manifest.uploads})
+    if not lost:  # else it shows that nobody has published it, until recovery has heard of that, and sweeps it
+        clear(bucket, manifest.staging, {each.number for each in manifest.uploads})
     if failpoints.armed:
         failpoints.hit("s3.published")
     bucket.delete(bucket.manifest_key(xid))
@@ -111,14 +110,14 @@ def _complete(bucket: Bucket, manifest: UploadManifest, upload: Upload) -> bool:
     except StoreError as error:
         if error.code not in _GONE | TAKEN:
             raise
-        if bucket.shows(key, manifest.mark(upload)):
-            return True
-        if error.code in _GONE or not bucket.has_upload(key, upload.id):
-            return False
-        raise OperationalError(
-            f"s3://{bucket.bucket}/{key} was made by somebody since {manifest.xid} was prepared, and is left as it is: "
-            "move it away, and recovery publishes what is decided"
-        ) from error
+        if not bucket.has_upload(key, upload.id):  # while it is there, no object has come of it, whatever one says
+            return bucket.shows(key, manifest.mark(upload))
+        if error.code in TAKEN:
+            raise OperationalError(
+                f"s3://{bucket.bucket}/{key} was made by somebody since {manifest.xid} was prepared, and is left as it "
+                "is: move it away, and recovery publishes what is decided"
+            ) from error
+        return False
     return True
 
 
@@ -151,9 +150,11 @@ def end_in_bucket(resource: BucketResource, record: BranchRecord, *, commit: boo
         ended = (publish if commit else withdraw)(bucket, record.xid.joined, evidence.get(_MANIFEST, ""))
         if ended is not None:
             return ended, ""
-        name = evidence.get(_OBJECT)
-        if name and bucket.shows(f"{bucket.prefix}{name}", evidence.get(_MARK, "")):
+        name, mark = evidence.get(_OBJECT), evidence.get(_MARK, "")
+        if name and bucket.shows(f"{bucket.prefix}{name}", mark):
             return BranchOutcome.COMMITTED, ""
+        if commit and name and not all(each.key.endswith(SWEPT) for each in journal(bucket, mark.rpartition("/")[0])):
+            return BranchOutcome.LOST, ""  # whoever publishes all of it removes that before the manifest
         same = bool(record.identity) and evidence.get(_GENERATION) == resource.generation()
         return (BranchOutcome.ABSENT if same else BranchOutcome.LOST), ""
     except Exception as error:
@@ -215,15 +216,9 @@ class StagedUploads:
         prefix = self._bucket.staged_key("").rstrip("/")
         listed = [each for each in self._bucket.listed(f"{prefix}/") if self._bucket.is_ours(each)]
         names = {each.key.removeprefix(f"{prefix}/").partition("/")[0] for each in listed}
-        prepared = {
-            xid.gtrid for xid, ours in ((parse(name), ours) for name, ours in manifests(self._bucket)) if xid and ours
-        }
-        found = [(gtrid_of(each), each) for each in sorted(names)]
-        return [
-            StagedWork(gtrid, name)
-            for gtrid, name in found
-            if gtrid and not (gtrid in prepared and is_prepared(self._bucket, name))
-        ]
+        prepared = prepared_gtrids(self._bucket)
+        found = [StagedWork(gtrid_of(each), each) for each in sorted(names)]
+        return [each for each in found if each.gtrid and each.gtrid not in prepared]
 
     def drop(self, table: StagingTable) -> None:
         sweep(self._bucket, table.name)

@@ -19,6 +19,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
+from txpool.config.secrets import redact
 from txpool.errors import ConfigurationError, OperationalError, described
 from txpool.resources.files.place import HIDDEN
 
@@ -26,8 +27,10 @@ from txpool.resources.files.place import HIDDEN
 ANY: Final = "any"
 #: The metadata by which an object says which upload of which transaction has made it.
 MARK: Final = "txpool"
-#: What stores answer about what is not there, and where a condition was not met.
-NOT_THERE: Final = frozenset({"404", "NoSuchKey", "NoSuchUpload", "NotFound"})
+#: What stores answer about what is not there, and where a condition was not met. A bare 404 may be a proxy's: it counts
+#: only of a HEAD, whose answer has no more.
+NOT_THERE: Final = frozenset({"NoSuchKey", "NoSuchUpload"})
+_NO_VERSION: Final = NOT_THERE | {"404", "NoSuchVersion", "NotFound"}
 TAKEN: Final = frozenset({"409", "412", "ConditionalRequestConflict", "PreconditionFailed"})
 REFUSED: Final = frozenset({"403", "AccessDenied", "NotImplemented", "MethodNotAllowed"})
 #: How long a request may take to connect, and to be answered, in seconds.
@@ -60,7 +63,8 @@ class Listed(NamedTuple):
 
     key: str
     owner: str
-    version: str
+    etag: str
+    version: str = ""
 
 
 def require_client(datasource: str, requirement: str) -> None:
@@ -115,7 +119,8 @@ class Bucket:
             code = str(error.response.get("Error", {}).get("Code", ""))
             raise StoreError(f"{self.name}: {self.shown}: {described(error)}", code) from error
         except BotoCoreError as error:
-            raise StoreError(f"{self.name}: {self.shown} does not answer: {described(error)}", "") from error
+            told = redact(described(error))  # it has the endpoint's url
+            raise StoreError(f"{self.name}: {self.shown} does not answer: {told}", "") from None
 
     def _client(self, once: bool) -> Any:
         key = os.getpid(), once  # a child of a fork uses no connection of its parent's
@@ -139,17 +144,18 @@ class Bucket:
             session.register_component("data_loader", _loader())  # it keeps what it has read: the larger part of it
             return session.create_client("s3", config=config, **options)
         except Exception as error:
-            raise OperationalError(f"{self.name}: no client of S3 can be made: {described(error)}") from None
+            told = redact(described(error))
+            raise OperationalError(f"{self.name}: no client of S3 can be made: {told}") from None
 
-    def read(self, key: str) -> tuple[bytes, Any]:
+    def read(self, key: str, **condition: Any) -> tuple[bytes, Any]:
         """An object's content, and the answer's other fields. StoreError; its code is in NOT_THERE if there is none."""
         from botocore.exceptions import BotoCoreError
 
-        answer = self.call("get_object", Key=key)
+        answer = self.call("get_object", Key=key, **condition)
         try:
             return answer["Body"].read(), answer
         except BotoCoreError as error:
-            raise StoreError(f"{self.name}: {self.shown}: {described(error)}", "") from error
+            raise StoreError(f"{self.name}: {self.shown}: {redact(described(error))}", "") from None
 
     def put_new(self, key: str, content: str, *, once: bool = False) -> bool:
         """Write an object, unless there is one; whether it was written. What was sent `once` never appears again."""
@@ -208,7 +214,7 @@ class Bucket:
         while True:
             page = self.call("list_objects_v2", Prefix=prefix, FetchOwner=True, **token)
             for each in page.get("Contents", ()):
-                yield Listed(each["Key"], each.get("Owner", {}).get("ID", ""), "")
+                yield Listed(each["Key"], each.get("Owner", {}).get("ID", ""), each["ETag"])
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}
@@ -221,8 +227,11 @@ class Bucket:
             if error.code not in REFUSED:
                 raise
             return [each for each in self.listed(key) if each.key == key]
-        found = (each for each in page.get("Versions", ()) if each["Key"] == key)
-        return [Listed(key, each.get("Owner", {}).get("ID", ""), each.get("VersionId", "null")) for each in found]
+        return [
+            Listed(key, each.get("Owner", {}).get("ID", ""), each["ETag"], each.get("VersionId", "null"))
+            for each in page.get("Versions", ())
+            if each["Key"] == key
+        ]
 
     # -- whose it is ----------------------------------------------------------------------------------------------
 
@@ -240,7 +249,7 @@ class Bucket:
                     f"{self.name}: it is not known whose {self.bucket} is, so that nothing there counts: allow "
                     f"s3:GetBucketAcl, or write its owner's canonical id into prepared.owners ({described(error)})"
                 ) from error
-        return found.owner == self._bucket_owner
+        return bool(found.owner) and found.owner == self._bucket_owner
 
     def shows(self, key: str, mark: str) -> bool:
         """Whether an object that is ours says that this upload has made it; also one that was overwritten since."""
@@ -249,7 +258,7 @@ class Bucket:
             try:
                 metadata = self.call("head_object", Key=key, **version)["Metadata"]
             except StoreError as error:
-                if error.code in NOT_THERE:
+                if error.code in _NO_VERSION:
                     continue
                 raise
             if metadata.get(MARK) == mark and self.is_ours(each):

@@ -14,6 +14,8 @@ from txpool.resources.s3.manifest import manifests
 #: For how many days an upload must stay.
 LEAST: Final = 7
 DAY: Final = 86_400.0
+#: Where objects are kept, and not read.
+_FROZEN: Final = {"DEEP_ARCHIVE", "GLACIER"}
 
 
 def findings(bucket: Bucket, owners: tuple[str, ...]) -> Iterator[Finding]:
@@ -130,6 +132,15 @@ def _of_lifecycle(bucket: Bucket) -> Iterator[Finding]:
             f"a lifecycle rule removes objects below {bucket.hidden}",
             "a manifest is what is prepared, and the identity tells the bucket from others: without them a transaction "
             "that has committed is not published",
+            f"let the rule's prefix leave out {bucket.hidden}",
+        )
+    moving = [rule for rule in rules if rule.get("Transitions") and _meets(_prefix_of(rule), bucket.hidden)]
+    frozen = {each.get("StorageClass") for rule in moving for each in rule["Transitions"]} & _FROZEN
+    if frozen:
+        yield warning(
+            "lifecycle",
+            f"a lifecycle rule moves objects below {bucket.hidden} to {', '.join(sorted(frozen))}",
+            "they cannot be read there: nothing is prepared or ended any more once it has moved the identity",
             f"let the rule's prefix leave out {bucket.hidden}",
         )
     days = aborted_after(bucket, rules)

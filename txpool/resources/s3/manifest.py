@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from txpool import failpoints
 from txpool.errors import OperationalError, described
 from txpool.resources.files.place import is_name
-from txpool.resources.files.work import gtrid_of
-from txpool.resources.s3.bucket import NOT_THERE, Bucket, StoreError
+from txpool.resources.s3.bucket import NOT_THERE, TAKEN, Bucket, Listed, StoreError
 from txpool.xid import parse
 
 _FORMAT: Final = 1
@@ -21,6 +20,7 @@ COMMIT: Final = "commit"
 ROLLBACK: Final = "rollback"
 #: How often a manifest is read that another changes: it does so twice.
 _TRIES: Final = 5
+_CHANGES: Final = "changes whenever it is read, and is left as it is"
 #: The journal's entry by which a sweep forbids that the rest be prepared.
 SWEPT: Final = "swept"
 
@@ -81,27 +81,36 @@ def digest(manifest: UploadManifest) -> str:
 def read_manifest(bucket: Bucket, xid: str, expected: str = "") -> UploadManifest | None:
     """The manifest of a branch; None if there is none. OperationalError if it is not ours.
 
-    `expected` is its digest in a decision: that one counts, whoever owns it, and no other.
+    `expected` is its digest in a decision: that one counts, whoever owns it, and no other. How it ends is not in the
+    digest, and counts only if it is ours.
     """
     key = bucket.manifest_key(xid)
-    try:
-        content, answer = bucket.read(key)
-    except StoreError as error:
-        if error.code in NOT_THERE:
-            return None
-        raise
-    found = decode_manifest(xid, content)._replace(etag=answer["ETag"])
-    if expected:
-        if digest(found) != expected:
+    for _ in range(_TRIES):
+        try:
+            content, answer = bucket.read(key)
+        except StoreError as error:
+            if error.code in NOT_THERE:
+                return None
+            raise
+        found = decode_manifest(xid, content)._replace(etag=answer["ETag"])
+        if expected and digest(found) != expected:
             raise OperationalError(
                 f"the manifest {xid} is not the one that was prepared, and is left as it is: put its former version "
                 "back, and recovery goes on"
             )
-    elif not any(each.key == key and bucket.is_ours(each) for each in bucket.listed(key)):
+        if expected and not found.ending:
+            return found
+        listed = next((each for each in bucket.listed(key) if each.key == key), None)
+        if listed is None or listed.etag != found.etag:
+            continue  # it has changed since it was read
+        if bucket.is_ours(listed):
+            return found
+        if expected:
+            return found._replace(ending="")
         raise OperationalError(
             f"the manifest {xid} is not proven to be the bucket's owner's, who alone is trusted: it is left as it is"
         )
-    return found
+    raise OperationalError(f"the manifest {xid} {_CHANGES}")
 
 
 def end_manifest(bucket: Bucket, xid: str, expected: str, *, commit: bool) -> UploadManifest | None:
@@ -118,7 +127,7 @@ def end_manifest(bucket: Bucket, xid: str, expected: str, *, commit: bool) -> Up
             if failpoints.armed:
                 failpoints.hit("s3.ending")
             return ended
-    raise OperationalError(f"the manifest {xid} changes whenever it is read, and is left as it is")
+    raise OperationalError(f"the manifest {xid} {_CHANGES}")
 
 
 def manifests(bucket: Bucket) -> Iterator[tuple[str, bool]]:
@@ -128,16 +137,15 @@ def manifests(bucket: Bucket) -> Iterator[tuple[str, bool]]:
         yield each.key.removeprefix(prefix), bucket.is_ours(each)
 
 
-def is_prepared(bucket: Bucket, staging: str) -> bool:
-    """Whether a manifest that is ours names what is staged so."""
-    gtrid = gtrid_of(staging)
-    for name, ours in manifests(bucket):
-        xid = parse(name)
-        if ours and (xid is None or xid.gtrid == gtrid):
-            found = read_manifest(bucket, name)
-            if found is not None and found.staging == staging:
-                return True
-    return False
+def prepared_gtrids(bucket: Bucket) -> set[str]:
+    """The transactions of the manifests that are ours."""
+    found = (parse(name) for name, ours in manifests(bucket) if ours)
+    return {xid.gtrid for xid in found if xid is not None}
+
+
+def journal(bucket: Bucket, staging: str) -> list[Listed]:
+    """The entries of a journal that are ours, and the one by which it is swept."""
+    return [each for each in bucket.listed(bucket.staged_key(staging)) if bucket.is_ours(each)]
 
 
 def write_entry(bucket: Bucket, staging: str, upload: Upload) -> None:
@@ -146,12 +154,13 @@ def write_entry(bucket: Bucket, staging: str, upload: Upload) -> None:
     bucket.call("put_object", Key=bucket.staged_key(staging, upload.number), Body=content.encode())
 
 
-def read_entry(bucket: Bucket, key: str) -> Upload | None:
-    """An upload out of the journal; None if it is gone. OperationalError if it cannot be read."""
+def read_entry(bucket: Bucket, listed: Listed) -> Upload | None:
+    """An upload out of the journal; None if it is gone, or another's since. OperationalError if it cannot be read."""
+    key = listed.key
     try:
-        content, _ = bucket.read(key)
+        content, _ = bucket.read(key, IfMatch=listed.etag)
     except StoreError as error:
-        if error.code in NOT_THERE:
+        if error.code in NOT_THERE | TAKEN:
             return None
         raise
     try:

@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from txpool import failpoints
-from txpool.errors import NotSupportedError, OperationalError, ProgrammingError
+from txpool.errors import NotSupportedError, OperationalError, ProgrammingError, TransactionRolledBack
 from txpool.locks import Lock
 from txpool.resources.base import Refused
 from txpool.resources.files.place import HIDDEN, is_name
-from txpool.resources.files.work import SUCCESS, StagedFolder, new_staging, overlap
+from txpool.resources.files.work import SUCCESS, StagedFolder, gtrid_of, new_staging, overlap
 from txpool.resources.own.resource import Work
 from txpool.resources.s3.bucket import MARK, Bucket
 from txpool.resources.s3.manifest import (
     SWEPT,
     Upload,
     UploadManifest,
-    is_prepared,
+    journal,
     manifests,
+    prepared_gtrids,
     read_entry,
     read_manifest,
     write_entry,
@@ -114,11 +115,9 @@ class ObjectsWork(Work):
                 "it: write both into one. The transaction is as it was"
             )
         found = StagedObjects(self, name, overwrite=overwrite)
-        if not overwrite:
-            try:
-                self._require_free(found)
-            except Refused as refusal:
-                raise ProgrammingError(f"{self.bucket.name}: {refusal}. The transaction is as it was") from None
+        taken_by = "" if overwrite else self._taken(found)
+        if taken_by:
+            raise ProgrammingError(f"{self.bucket.name}: {taken_by}. The transaction is as it was")
         self.folders.append(found)
         return found
 
@@ -136,9 +135,14 @@ class ObjectsWork(Work):
         metadata = {MARK: f"{self.staging}/{number}"}
         created = self.bucket.call("create_multipart_upload", Key=key, Metadata=metadata)
         upload = Upload(number, name, created["UploadId"])
-        if failpoints.armed:
-            failpoints.hit("s3.created")
-        write_entry(self.bucket, self.staging, upload)
+        try:
+            if failpoints.armed:
+                failpoints.hit("s3.created")
+            write_entry(self.bucket, self.staging, upload)
+        except BaseException:  # nobody else may ever know of it
+            with suppress(Exception):
+                self.bucket.abort(key, upload.id)
+            raise
         if failpoints.armed:
             failpoints.hit("s3.staged")
         return upload
@@ -160,8 +164,6 @@ class ObjectsWork(Work):
         torn = [file.name for file, _ in files if not file.whole]
         if torn:
             raise Refused(f"{torn[0]} is not closed, or a write to it has failed: close it before the commit")
-        for each in self.folders:
-            self._require_free(each)
         uploads = [file.upload(overwrite=overwrite) for file, overwrite in files]
         for each in self.folders:
             last = self._begin(f"{each.name}/{SUCCESS}")
@@ -170,20 +172,32 @@ class ObjectsWork(Work):
         if failpoints.armed:
             failpoints.hit("s3.uploaded")
         if not self.bucket.put_new(self.bucket.manifest_key(xid), self.manifest.encode(), once=True):
+            self.manifest = None
             raise Refused(f"a manifest {xid} is there already")
-        # From here on a refusal does: it is rolled back by its name. Whoever looks before they write misses another.
+        # From here on a vote is no `Refused`: it is rolled back by its name. Whoever looks before they write misses
+        # another: one that is still prepared, or has ended meanwhile, and whose objects are there.
         self._require_there(uploads)
         for other, ours in manifests(self.bucket):
             if ours and other != xid:
                 self._require_apart(other)
+        for each in self.folders:
+            taken = self._taken(each)
+            if taken:
+                raise TransactionRolledBack(
+                    f"{self.bucket.name} voted to roll back {self.gtrid}: {taken}",
+                    gtrid=self.gtrid,
+                    datasource=self.bucket.name,
+                )
 
     def _require_there(self, uploads: list[Upload]) -> None:
-        """Nobody has swept what the manifest names."""
+        """Nobody has swept, or aborted, what the manifest names."""
         prefix = self.bucket.staged_key(self.staging)
-        listed = self.bucket.listed(prefix)
-        found = {each.key.removeprefix(prefix) for each in listed if self.bucket.is_ours(each)}
+        found = {each.key.removeprefix(prefix) for each in journal(self.bucket, self.staging)}
         if SWEPT in found or not found.issuperset(str(each.number) for each in uploads):
             raise OperationalError(f"what {self.gtrid} has staged was swept: recovery has taken its process for dead")
+        for each in uploads:
+            if not self.bucket.has_upload(f"{self.bucket.prefix}{each.name}", each.id):
+                raise OperationalError(f"the upload of {each.name} is gone: somebody, or a lifecycle rule, ended it")
 
     def _require_apart(self, other: str) -> None:
         manifest = read_manifest(self.bucket, other)
@@ -195,31 +209,33 @@ class ObjectsWork(Work):
                         "or above or below it. Try again once that has ended: `txpool-recovery list` shows it"
                     )
 
-    def _require_free(self, folder: StagedObjects) -> None:
-        """`Refused` if objects are there that would stay: a commit removes none, and cannot say no any more."""
+    def _taken(self, folder: StagedObjects) -> str:
+        """By which objects, that would stay, if any: a commit removes none, and cannot say no any more."""
         prefix = f"{self.bucket.prefix}{folder.name}/"
         ours = {*folder.files, SUCCESS} if folder.overwrite else set()
         for each in self.bucket.listed(prefix):
             if each.key.removeprefix(prefix) in ours:
                 continue
             if folder.overwrite:
-                raise Refused(
+                return (
                     f"{each.key} is there, and this transaction does not write it: beside the new objects it would "
                     "stay. Write the same names, another folder, or remove it before"
                 )
-            raise Refused(f"{each.key} is there already: choose another name than {folder.name}, or overwrite=True")
+            return f"{each.key} is there already: choose another name than {folder.name}, or overwrite=True"
+        return ""
 
     def rollback(self) -> None:
         """Drop what is staged, unless a manifest names it."""
         self._done = True
         if self._count:
-            sweep(self.bucket, self.staging)
+            (clear if self.manifest is None else sweep)(self.bucket, self.staging)
 
 
 def sweep(bucket: Bucket, staging: str) -> None:
     """Drop what was staged under this name and is not prepared. OperationalError if a manifest names it."""
-    bucket.put_new(bucket.staged_key(staging, SWEPT), "")  # first: whoever would still prepare it sees that
-    if is_prepared(bucket, staging):
+    # First, and whoever's is there: whoever would still prepare it sees that.
+    bucket.call("put_object", Key=bucket.staged_key(staging, SWEPT), Body=b"")
+    if gtrid_of(staging) in prepared_gtrids(bucket):
         raise OperationalError(f"{staging} is prepared, and is not removed")
     if failpoints.armed:
         failpoints.hit("s3.sweeping")
@@ -229,12 +245,12 @@ def sweep(bucket: Bucket, staging: str) -> None:
 def clear(bucket: Bucket, staging: str, completed: Collection[int] = ()) -> None:
     """Drop every upload of a journal that is not completed, and the journal. OperationalError if it cannot be read."""
     prefix = bucket.staged_key(staging)
-    entries = [each for each in bucket.listed(prefix) if bucket.is_ours(each)]
+    entries = journal(bucket, staging)
     for each in entries:
         name = each.key.removeprefix(prefix)
         if name == SWEPT or (name.isdecimal() and int(name) in completed):
             continue
-        upload = read_entry(bucket, each.key)
+        upload = read_entry(bucket, each)
         if upload is not None:
             bucket.abort(f"{bucket.prefix}{upload.name}", upload.id)
     bucket.delete_all([each.key for each in entries if each.key != f"{prefix}{SWEPT}"])

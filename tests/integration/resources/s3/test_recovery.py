@@ -13,7 +13,7 @@ from txpool import failpoints
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome
 from txpool.resources.s3 import branch, work
-from txpool.resources.s3.bucket import Bucket
+from txpool.resources.s3.bucket import Bucket, StoreError
 from txpool.resources.s3.manager import MANAGER
 from txpool.tm import manager as managers
 
@@ -188,10 +188,61 @@ def test_an_upload_that_was_dropped_is_a_hazard_and_not_listed_for_ever(objects:
     prepared(objects, "a", "b")
     drop(objects, "a/part-0.csv")
     objects.scan()
-    whole = objects.whole(b="new")
-    assert objects.published() == {**whole, "a/more/part-1.csv": "new"}, "nobody says that a is whole"
+    objects.scan()  # its journal goes once that is recorded
+    published = {"a/more/part-1.csv": "new", "b/part-0.csv": "new", "b/more/part-1.csv": "new"}
+    assert objects.published() == published, "nobody says that all is there"
     assert objects.left() == []
     assert ended(objects) == ["lost"]
+
+
+def test_nor_if_whoever_finds_that_is_killed_before_the_log_has_it(objects: Objects) -> None:
+    bucket, xid = prepared(objects, "a", "b")
+    drop(objects, "a/part-0.csv")
+    assert branch.publish(bucket, xid) is BranchOutcome.LOST
+    objects.scan()
+    assert ended(objects) == ["lost"]
+    objects.scan()
+    assert objects.left() == []
+
+
+def test_a_manifest_that_somebody_removes_is_a_hazard(objects: Objects) -> None:
+    """As a lifecycle rule does. That it is gone is no sign of its publication while its journal is there."""
+    _, xid = prepared(objects, "a")
+    objects.client.delete_object(Bucket="bucket", Key=f"{objects.hidden}prepared/{xid}")
+    objects.scan()
+    assert objects.published() == {}
+    assert ended(objects) == ["lost"]
+    objects.scan()
+    assert objects.left() == []
+
+
+def test_a_404_of_a_proxy_is_no_answer(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of an upload, nor of a manifest."""
+    call = Bucket.call
+    bucket, xid = prepared(objects, "a")
+
+    def failing(there: Bucket, operation: str, **parameters: object) -> object:
+        if operation == failed:
+            raise StoreError("An error occurred (404)", "404")
+        return call(there, operation, **parameters)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "call", failing)
+        for each in ("complete_multipart_upload", "get_object"):
+            failed = each
+            with pytest.raises(StoreError):
+                branch.publish(bucket, xid)
+    objects.scan()
+    assert objects.published() == objects.whole(a="new")
+    assert objects.left() == []
+
+
+def test_an_upload_without_a_journal_goes_at_once(objects: Objects) -> None:
+    with txpool.transaction():
+        day = txpool.folder(objects.file, "a")
+        with failpoints.arming("s3.created", "raise"), pytest.raises(failpoints.Failpoint):
+            day.open("data")
+        assert objects.left() == []
 
 
 def test_parts_that_were_changed_are_a_hazard(objects: Objects) -> None:
@@ -204,6 +255,7 @@ def test_parts_that_were_changed_are_a_hazard(objects: Objects) -> None:
     objects.client.upload_part(
         Bucket="bucket", Key=upload["Key"], UploadId=upload["UploadId"], PartNumber=1, Body=b"theirs"
     )
+    objects.scan()
     objects.scan()
     assert objects.published() == {"a/more/part-1.csv": "new"}
     assert objects.left() == []
@@ -220,6 +272,7 @@ def test_an_object_that_was_overwritten_shows_who_had_made_it_if_there_are_versi
     with failpoints.arming("s3.completed", "raise"), pytest.raises(failpoints.Failpoint):
         branch.publish(bucket, xid)
     objects.client.put_object(Bucket="bucket", Key="exports/a/part-0.csv", Body=b"theirs")
+    objects.scan()
     objects.scan()
     assert objects.left() == []
     assert ended(objects) == ([] if versions else ["lost"])
@@ -303,4 +356,9 @@ def test_the_findings_of_a_check(objects: Objects) -> None:
     objects.client.put_bucket_lifecycle_configuration(Bucket="bucket", LifecycleConfiguration={"Rules": [rule]})
     findings = [*MANAGER.findings(settings, stale_after=0, timeout=None)]
     assert [each.topic for each in findings if each.severity.value == "wrong"] == ["lifecycle"]
+    rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": ""}}
+    rule["Transitions"] = [{"Days": 30, "StorageClass": "GLACIER"}]
+    objects.client.put_bucket_lifecycle_configuration(Bucket="bucket", LifecycleConfiguration={"Rules": [rule]})
+    findings = [*MANAGER.findings(settings, stale_after=0, timeout=None)]
+    assert "moves objects below exports/.txpool/ to GLACIER" in findings[2].found
     assert objects.left() == []

@@ -13,6 +13,7 @@ from tests.integration.resources.s3.test_recovery import prepared
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.s3 import branch, manifest
+from txpool.resources.s3.bucket import Bucket, Listed
 from txpool.resources.s3.manager import MANAGER
 from txpool.xid import make_gtrid, make_xid, parse
 
@@ -78,6 +79,74 @@ def test_a_manifest_that_was_replaced_publishes_nothing_until_it_is_back(objects
     objects.scan()
     assert objects.published() == objects.whole(a="new")
     assert objects.left() == ["exports/a/forged"]
+
+
+@pytest.mark.parametrize("ending", ["rollback", "commit"])
+def test_a_forged_ending_changes_no_outcome(ending: str, objects: Objects) -> None:
+    """The digest leaves it out: it counts by whose it is."""
+    bucket, xid = prepared(objects, "a")
+    key = f"{objects.hidden}prepared/{xid}"
+    found = json.loads(objects.client.get_object(Bucket="bucket", Key=key)["Body"].read())
+    content = json.dumps({**found, "ending": ending}).encode()
+    objects.stranger().put_object(Bucket="bucket", Key=key, Body=content)
+    if ending == "commit":
+        decoded = manifest.decode_manifest(xid, content)
+        assert branch.withdraw(bucket, xid, manifest.digest(decoded)) is BranchOutcome.ROLLED_BACK
+        assert objects.published() == {}
+    else:
+        objects.scan()
+        assert objects.published() == objects.whole(a="new")
+    assert objects.left() == []
+
+
+def test_what_is_decided_is_not_swept_while_a_stranger_has_replaced_its_manifest(objects: Objects) -> None:
+    _, xid = prepared(objects, "a")
+    key = f"{objects.hidden}prepared/{xid}"
+    former = objects.client.get_object(Bucket="bucket", Key=key)["Body"].read()
+    objects.stranger().put_object(Bucket="bucket", Key=key, Body=b"rubbish")
+    gone()
+    left = objects.left()
+    objects.scan()
+    assert objects.left() == left
+    objects.client.put_object(Bucket="bucket", Key=key, Body=former)
+    objects.scan()
+    assert objects.published() == objects.whole(a="new")
+    assert objects.left() == []
+
+
+def test_an_object_that_says_to_be_ours_is_no_proof_while_the_upload_is_there(objects: Objects) -> None:
+    """Whoever may write objects, though not below .txpool, has made it."""
+    bucket, xid = prepared(objects, "a")
+    found = manifest.read_manifest(bucket, xid)
+    assert found is not None
+    metadata = {"txpool": found.mark(found.uploads[0])}
+    key = f"exports/{found.uploads[0].name}"
+    objects.client.put_object(Bucket="bucket", Key=key, Metadata=metadata, Body=b"forged")
+    with pytest.raises(txpool.OperationalError, match="was made by somebody"):
+        branch.publish(bucket, xid)
+    objects.client.delete_object(Bucket="bucket", Key=key)
+    objects.scan()
+    assert objects.published() == objects.whole(a="new")
+    assert objects.left() == []
+
+
+def test_an_entry_that_was_replaced_since_it_was_listed_drops_nothing(objects: Objects) -> None:
+    theirs = upload(objects.client, "b/x")
+    with txpool.transaction():
+        objects.write("a", "1")
+        (staged,) = branch.StagedUploads(objects.bucket()).tables()
+        entry, *_ = manifest.journal(objects.bucket(), staged.name)
+        content = json.dumps({"format": 1, "name": "b/x", "id": theirs[2]}).encode()
+        former = objects.client.get_object(Bucket="bucket", Key=entry.key)["Body"].read()
+        objects.stranger().put_object(Bucket="bucket", Key=entry.key, Body=content)
+        assert manifest.read_entry(objects.bucket(), entry) is None
+        objects.client.put_object(Bucket="bucket", Key=entry.key, Body=former)
+    assert objects.left() == ["exports/b/x"]
+
+
+def test_a_store_that_tells_no_owners_makes_nothing_ours(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bucket, "call", lambda *_, **__: {"Owner": {"ID": ""}})
+    assert not objects.bucket().is_ours(Listed("key", "", "etag"))
 
 
 def test_a_forged_journal_lets_nobody_drop_an_upload(objects: Objects) -> None:

@@ -24,6 +24,7 @@ from tests.support.left_open import close_all
 from txpool.datasource import DataSource
 from txpool.demo.server import EmbeddedPostgres
 from txpool.testing import container
+from txpool.tm import manager
 from txpool.tm.ambient import ambient_variable
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ _EMPTY: LiteralString = """
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Three processes for whole folders, since many tests wait for a server; tests that are named stay in this one."""
-    return 3 if all(Path(each).is_dir() for each in config.args) else 0
+    """Four processes for whole folders, since many tests wait for a server; tests that are named stay in this one."""
+    return 4 if all(Path(each).is_dir() for each in config.args) else 0
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -136,12 +137,13 @@ def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_stays_ambient() -> Iterator[None]:
-    """No test leaves a transaction to those behind it in the same process, nor a handler or a lock of logging.
+    """No test leaves a transaction, a manager, a handler or a lock of logging to those behind it in its process.
 
     A command that runs in this process logs to the stderr of its test, which is closed then. Before Python 3.13 an
     interrupt within logging may leave a lock held, for which other threads wait for ever.
     """
     loggers = [(each, each.handlers[:], each.level) for each in (logging.getLogger(), logging.getLogger("txpool"))]
+    in_force = manager._manager
     yield
     for logger, handlers, level in loggers:
         logger.handlers[:] = handlers
@@ -152,6 +154,10 @@ def nothing_stays_ambient() -> Iterator[None]:
             lock.release()
     left = ambient_variable.get()
     ambient_variable.set(None)
+    if manager._manager is not in_force:
+        if manager._manager is not None:
+            manager._manager.close()
+        manager._manager = None
     assert left is None
 
 

@@ -52,6 +52,7 @@ BUILT_IN = {
     "jms": "txpool.resources.jms.manager:MANAGER",
     QUEUE: "txpool.resources.messages.manager:MANAGER",
     FILES: "txpool.resources.files.manager:MANAGER",
+    "s3": "txpool.resources.s3.manager:MANAGER",
     ICEBERG: "txpool.resources.iceberg.manager:MANAGER",
 }
 

@@ -40,7 +40,7 @@ from tests.benchmarks.servers import Server
 from tests.benchmarks.transactions import DRIVERS, by_hand, with_txpool
 
 TRANSACTIONS = 100
-ROUNDS = 5
+ROUNDS = 3
 DATABASES = ("one", "two", "three")
 VARIANTS = ("by hand", "txpool")
 KEPT = Path(__file__).with_name("instructions.toml")

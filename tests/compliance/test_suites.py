@@ -1,7 +1,7 @@
 """Others' suites pass through txpool's handles as they pass on the bare driver, test by test.
 
-By default a choice of their files, and of the suites over sqlite3 and of those in an event loop some that the seed
-chooses; TXPOOL_SUITES_FULL=1 runs all that are about connections, statements and types.
+By default a choice of their files, and of the suites of SQLAlchemy and Django and of those in an event loop half, which
+the seed chooses; TXPOOL_SUITES_FULL=1 runs all that are about connections, statements and types.
 `differences.toml` names the tests that may differ, each with its reason. psycopg's tests are not in its package on
 PyPI: they are in Debian's source package, or in the checkout that TXPOOL_SUITES_PSYCOPG names.
 """
@@ -43,7 +43,7 @@ def servers(require: Require) -> Iterator[dict[str, EmbeddedPostgres]]:
     [
         pytest.param(each, id=each.id, marks=[pytest.mark.part(part)] * bool(part and not FULL))
         for each in SUITES
-        for part in [3 if each.asynchronous else 2 if each.driver == "sqlite3" else 0]
+        for part in [2 if each.asynchronous or each.name in {"django", "sqlalchemy"} else 0]
     ],
 )
 def test_a_suite_passes_as_on_the_bare_driver(

@@ -1,6 +1,6 @@
 """The real coordinator and the real recovery, in every interleaving with every fate of every command, over a model.
 
-`TXPOOL_EXPLORE_DEPTH=1` (2, 3 …) allows more faults in one execution. Of the largest scenarios a third is explored,
+`TXPOOL_EXPLORE_DEPTH=1` (2, 3 …) allows more faults in one execution. Of the largest scenarios a sixth is explored,
 another one with each seed (TXPOOL_CRASH_SEED); with TXPOOL_CRASH_FULL=1 all are. A violation prints its trace, step by
 step, and how to see it again.
 """
@@ -51,7 +51,7 @@ def quiet() -> Iterator[None]:
 @pytest.mark.parametrize(
     "scenario",
     [
-        pytest.param(each, id=each.name, marks=[pytest.mark.part(3)] if each.name in LARGEST else [])
+        pytest.param(each, id=each.name, marks=[pytest.mark.part(6)] if each.name in LARGEST else [])
         for each in SCENARIOS
     ],
 )

@@ -18,7 +18,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.dataset
 import pytest
+from pyiceberg.table import StaticTable
 
 from tests.docs.blocks import read
 from tests.support.repository import ROOT
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/README.md"))
 SERVERS = ["fastapi", "gunicorn"]
 SPARK = ["spark_batch", "spark_plain_tasks", "spark_stream"]
-EVERY = sorted([*SERVERS, *SPARK, "airflow", "jms", "kafka", "notebook", "sqlalchemy"])
+EVERY = sorted([*SERVERS, *SPARK, "airflow", "jms", "kafka", "lake", "notebook", "sqlalchemy"])
 #: The databases are the tests' own, which can be read afterwards; or the program's, as on a fresh clone.
 OWN = [pytest.param(True, id="own databases"), pytest.param(False, id="a server for a try")]
 #: What an example asks the environment for, and which of the tests' two databases it gets.
@@ -213,7 +215,31 @@ def test_the_plain_tasks(databases: Databases, spark_environ: dict[str, str]) ->
     assert databases.prepared() == []
 
 
-_BRINGING = ["airflow/scheduler.py", "spark_batch/batch.py", "spark_plain_tasks/job.py", "spark_stream/stream.py"]
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_lake(databases: Databases, spark_environ: dict[str, str], tmp_path: Path) -> None:
+    (command,) = blocks("lake", "sh")
+    printed = run(command, environment(databases) | spark_environ | {"FOLDER": str(tmp_path)})
+    assert says("lake", printed), printed
+    ((metadata,),) = databases.rows("one", "select metadata_location from txpool_spark.iceberg_tables")
+    in_lake = StaticTable.from_metadata(metadata).scan().to_arrow()
+    in_files = pyarrow.dataset.dataset(tmp_path / "exports/orders/2026-11-27", format="parquet").to_table()
+    for table in (in_lake, in_files):
+        assert sorted(table["id"].to_pylist()) == [*range(1, 1001)]
+        assert sum(table["amount"].to_pylist()) == 500500
+    assert databases.rows("two", "select count(*), sum(amount) from totals") == [(7, 500500)]
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as ledger:
+        assert ledger.execute("select * from loads").fetchall() == [("2026-11-27", 1000)]
+    assert databases.prepared() == []
+
+
+_BRINGING = [
+    "airflow/scheduler.py",
+    "lake/load.py",
+    "spark_batch/batch.py",
+    "spark_plain_tasks/job.py",
+    "spark_stream/stream.py",
+]
 
 
 @pytest.mark.parametrize("program", _BRINGING)

@@ -20,7 +20,7 @@ import pika
 from nats.js.api import StreamConfig
 
 from tests.support.jms.broker import Artemis
-from tests.support.kafka.broker import Broker, free_ports
+from tests.support.kafka.broker import WITH_ITS_PARENT, Broker, free_ports
 from tests.support.waiting import until
 
 _RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
@@ -111,7 +111,8 @@ class RabbitMQ(OutboxBroker):
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none",
         }
-        self._epmd = subprocess.Popen(["epmd", "-port", str(epmd), "-address", "127.0.0.1"], env=self._env)
+        command = [*WITH_ITS_PARENT, "epmd", "-port", str(epmd), "-address", "127.0.0.1"]
+        self._epmd = subprocess.Popen(command, env=self._env)
 
     def _started(self, log: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -150,7 +151,8 @@ class Nats(OutboxBroker):
     missing = "" if _server else "NATS: apt-get install nats-server"
 
     def _started(self, log: int) -> subprocess.Popen[bytes]:
-        command = [str(self._server), "-js", "-sd", str(self.folder / "js"), "-a", "127.0.0.1", "-p", str(self.port)]
+        options = ["-js", "-sd", str(self.folder / "js"), "-a", "127.0.0.1", "-p", str(self.port)]
+        command = [*WITH_ITS_PARENT, str(self._server), *options]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def create(self, name: str) -> None:

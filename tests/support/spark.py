@@ -70,11 +70,12 @@ def started_in(folder: Path) -> dict[str, str]:
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
-    # A local cluster writes into SPARK_HOME/work whatever SPARK_WORKER_DIR says: not into the installed package.
+    # A local cluster writes into SPARK_HOME/work whatever SPARK_WORKER_DIR says: not into the installed package. In
+    # python/lib is the package once more, zipped: each process of Python would compile what it imports from there.
     home = folder / "home"
     home.mkdir()
     for entry in Path(spec.origin).parent.iterdir():
-        if entry.name != "work":
+        if entry.name not in {"python", "work"}:
             (home / entry.name).symlink_to(entry)
     environment = java.spark_environment(folder) | {"SPARK_HOME": str(home), "JDK_JAVA_OPTIONS": _SHORT_LIVED}
     # A sitecustomize.py is there: of the mutations, and for what the workers of Python import.

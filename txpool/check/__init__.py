@@ -96,11 +96,10 @@ def _coordination(file: _CheckedFile, old: float) -> Iterator[Section]:
     findings = [*_with_ending_error(log.findings(settings)), *_with_ending_error(node.findings(settings, step=step))]
     yield section(f"decision log {settings.log_url or ''}", findings, [settings.log_password])
     names: dict[str, Path] = {}
-    interval = settings.recovery_period + settings.recovery_backoff
     for path in settings.datasources:
         try:
             read = _CheckedFile.read(path)
-            yield _datasource(read, old, settings.transaction_timeout, names, step=step, interval=interval)
+            yield _datasource(read, old, settings.transaction_timeout, names, step=step, recovery=settings)
         except ConfigurationError as error:
             yield section(str(path), _about_file(error))
 
@@ -112,11 +111,11 @@ def _datasource(
     names: dict[str, Path] | None = None,
     *,
     step: float = _STEP_SECONDS,
-    interval: float | None = None,
+    recovery: RecoverySettings | None = None,
 ) -> Section:
     """The section of one datasource; `names` has the datasources of the files before, by name.
 
-    `step` is how long its database has to answer, in seconds; `interval`, how long recovery may take to come.
+    `step` is how long its database has to answer, in seconds; `recovery`, by what it is recovered.
     """
     settings = DataSourceSettings.load(file.properties)
     findings = list(file.findings)
@@ -133,7 +132,7 @@ def _datasource(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SecurityWarning)
         with step_until(monotonic() + step):
-            of_database = list(_with_ending_error(_of_database(settings, old, timeout, interval)))
+            of_database = list(_with_ending_error(_of_database(settings, old, timeout, recovery)))
     findings += _others_read(caught)
     title = f"datasource {settings.name} (mode={settings.mode}): {settings.url}"
     return section(title, [*findings, *of_database], settings.secrets)
@@ -156,15 +155,31 @@ def _of_interval(interval: float, ends_after: float) -> Finding:
     return failure("recovery", found, why, "shorten recovery.period, or raise the server's timeout")
 
 
+def _of_alarm(alarm: float | None, removed_after: float) -> Finding:
+    """Whether a person hears of what is in doubt well before other programs may remove its files."""
+    found = (
+        "no alarm is raised for what is in doubt" if alarm is None else f"an alarm is raised after {alarm:g} s in doubt"
+    )
+    spared = f"other programs' removal of orphans may spare its files for no longer than {removed_after:g} s"
+    if alarm is not None and alarm <= removed_after / 2:
+        return ok("recovery", f"{found} (alarm.in-doubt), and {spared}")
+    why = f"{spared}, and what is decided to commit then names files that are gone"
+    return warning("recovery", f"{found} (alarm.in-doubt)", why, f"write alarm.in-doubt = {removed_after / 24:g}s")
+
+
 def _of_database(
-    settings: DataSourceSettings, old: float, timeout: float | None, interval: float | None
+    settings: DataSourceSettings, old: float, timeout: float | None, recovery: RecoverySettings | None
 ) -> Iterator[Finding]:
     try:
         manager = cast("ResourceManager", find_resource_manager(settings.driver))
         yield from manager.findings(settings, stale_after=old, timeout=timeout)
-        ends_after = None if interval is None else manager.ends_after(settings)
-        if interval is not None and ends_after is not None:
-            yield _of_interval(interval, ends_after)
+        if recovery is None:
+            return
+        ends_after = manager.ends_after(settings)
+        if ends_after is not None:
+            yield _of_interval(recovery.recovery_period + recovery.recovery_backoff, ends_after)
+        if manager.orphaned_after is not None:
+            yield _of_alarm(recovery.alarm_in_doubt, manager.orphaned_after)
     except ModuleNotFoundError as error:
         raise not_installed(settings, error) from error
 

@@ -8,6 +8,8 @@ from txpool.datasource import Source, find_source
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.resources.files.manager import Files
 from txpool.resources.files.work import FolderWork, StagedFolder
+from txpool.resources.s3.manager import S3
+from txpool.resources.s3.work import ObjectsWork
 from txpool.tm.ambient import current
 from txpool.tm.rules.enlistment import WRITE_A_LOG
 from txpool.tm.subordinate import Subordinate
@@ -17,15 +19,16 @@ def folder(target: str | Path | Source, name: str, *, overwrite: bool = False) -
     """A new folder, empty, which appears under this name below the datasource's folder when the transaction commits.
 
     Write its files by `open()`, or by any library into `path`, and close them before the commit. If the transaction
-    rolls back, they are removed. With `overwrite` the folder takes the place of one that is there, in one step.
+    rolls back, they are removed. With `overwrite` the folder takes the place of one that is there, in one step. In an
+    object store there is no `path`, objects appear one by one, and `overwrite` replaces those of the same names.
     Errors: ConfigurationError; ProgrammingError outside a transaction, without a decision log, and if the name is
     none or is taken; OperationalError if the file system cannot publish it so.
     """
     source = find_source(target)
-    if not isinstance(source.resource_manager, Files):
+    if not isinstance(source.resource_manager, (Files, S3)):
         raise ConfigurationError(
             f"datasource {source.name} is {source.resource_manager.database}, where no folders are published: name a "
-            "file with driver = files"
+            "file with driver = files, or s3"
         )
     ambient = current()
     if ambient is None:
@@ -43,7 +46,7 @@ def folder(target: str | Path | Source, name: str, *, overwrite: bool = False) -
             f"recovery ends it after a crash. {WRITE_A_LOG}"
         )
     try:
-        work: FolderWork = ambient.enlist_datasource(source).pooled
+        work: FolderWork | ObjectsWork = ambient.enlist_datasource(source).pooled
         return work.folder(name, overwrite=overwrite)
     except BaseException as error:
         if not isinstance(error, Exception):  # it may have been made, and nobody knows of it

@@ -70,6 +70,9 @@ class ResourceManager(ABC):
     #: Whether its branches are named before their first work, as XA does it, and not at PREPARE. Then `name` is
     #: called when the branch is made, and again with the name that PREPARE would give it: the first one stays.
     names_early: bool = False
+    #: After how many seconds, at the earliest, other programs may take files of what is in doubt for orphans and remove
+    #: them; None if there is no such program.
+    orphaned_after: float | None = None
     #: What follows "datasource NAME has no connections: " if somebody wants one, if it is no `Database`.
     instead_of_connecting: str = "it is no database"
     #: The argument of `pip install` that installs what it needs: `txpool[mariadb]`, or a package.

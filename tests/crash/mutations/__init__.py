@@ -22,6 +22,7 @@ from tests.crash.mutations import (
     lake,
     log,
     mysql,
+    objects,
     overdue,
     recovery,
     spark,
@@ -45,6 +46,7 @@ MUTATIONS = (
     *mysql.MUTATIONS,
     *files.MUTATIONS,
     *lake.MUTATIONS,
+    *objects.MUTATIONS,
 )
 _for_good = ExitStack()
 

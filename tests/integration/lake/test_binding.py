@@ -7,6 +7,7 @@ import pytest
 import txpool
 import txpool.lake
 from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, SCHEMA, Lake, rows
+from txpool.check import Severity, check
 from txpool.errors import ConfigurationError, ProgrammingError, TransactionRolledBack
 from txpool.lake.check import findings
 from txpool.lake.warehouse import Warehouse
@@ -74,3 +75,23 @@ def test_check_looks_into_namespaces_of_namespaces(lake: Lake) -> None:
         lake.catalog.create_namespace("a.b.c")
         lake.catalog.create_table("a.b.c.t", SCHEMA, properties={"write.metadata.delete-after-commit.enabled": "true"})
     assert [each.topic for each in findings(lake.source.settings) if "a.b.c.t" in each.found] == ["maintenance"]
+
+
+@IN_SQLITE
+@pytest.mark.parametrize(
+    ("alarm", "severity"),
+    [("", Severity.OK), ("12h", Severity.OK), ("13h", Severity.WARNING), ("none", Severity.WARNING)],
+)
+def test_check_warns_of_an_alarm_that_comes_too_late(lake: Lake, alarm: str, severity: Severity) -> None:
+    """Other programs' removal of orphans may take the files of what is in doubt after a day."""
+    lake.create("t")
+    lines = [
+        "node.name = alarmed",
+        f"log.url = sqlite:///{lake.folder}/alarmed",
+        "log.create = true",
+        "datasources = wh.properties",
+    ]
+    file = lake.folder / "recovery.properties"
+    file.write_text("\n".join([*lines, *([f"alarm.in-doubt = {alarm}"] if alarm else []), ""]))
+    found = [each for section in check(file).sections for each in section.findings if "(alarm.in-doubt)" in each.found]
+    assert [each.severity for each in found] == [severity]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.kafka.broker import free_ports
+from tests.support.kafka.broker import WITH_ITS_PARENT, free_ports
 from tests.support.waiting import until
 from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.jvm import jvm
@@ -53,7 +53,8 @@ class Artemis:
         return f"tcp://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [sys.executable, str(POM.with_name("server.py")), self.classpath, str(self._config)]
+        program = str(POM.with_name("server.py"))
+        command = [*WITH_ITS_PARENT, sys.executable, program, self.classpath, str(self._config)]
         with (self.folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
         until(self._answers, 600)

@@ -19,6 +19,8 @@ _POM = Path(__file__).with_name("pom.xml")
 TIMEOUT = 900_000
 #: The version without KAFKA-20734, which loses markers if a broker is killed.
 _VERSION = "4.2.2"
+#: What begins the command of a server that ends with the process that has started it, however that ends.
+WITH_ITS_PARENT = ("setpriv", "--pdeathsig", "KILL")
 _CLUSTER = "dHhwb29sLXRlc3RzLTAwMQ"
 _LOG = """
 rootLogger.level = warn
@@ -91,7 +93,7 @@ class Broker:
         options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         options.append(f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}")
         with (self.folder / "broker.log").open("ab") as log:
-            command = ["java", *options, "-cp", self._classpath, main, *arguments]
+            command = [*WITH_ITS_PARENT, "java", *options, "-cp", self._classpath, main, *arguments]
             return subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
 
     def start(self) -> None:

@@ -26,6 +26,7 @@ DATASOURCES = {
     "orders-kafka": "xa",
     "orders-jms": "xa",
     "exports": "xa",
+    "objects": "xa",
     "warehouse": "xa",
 }
 SESSIONS = {"orders-in", "orders-kafka", "orders-jms"}
@@ -72,7 +73,7 @@ def test_the_coordinator_and_recovery_share_a_node_and_a_log() -> None:
     assert (coordinator.node_name, coordinator.log_url) == (recovery.node_name, recovery.log_url)
     assert coordinator.log_url == f"sqlite:///{CONF / 'txlog'}"
     assert (coordinator.log_create, recovery.log_create) == (True, False)
-    assert {path.stem for path in recovery.datasources} == set(DATASOURCES) - SESSIONS - {"exports"}
+    assert {path.stem for path in recovery.datasources} == set(DATASOURCES) - SESSIONS - {"exports", "objects"}
 
 
 def test_a_coordinator_of_a_cluster_has_its_log_on_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,7 @@ def test_a_damaged_package_changes_nothing_for_others(install: Install, value: s
         "JMS",
         "queues",
         "a folder of files",
+        "an object store",
         "Iceberg",
     ]
 
@@ -182,6 +183,7 @@ def test_a_url_alone_is_no_use_of_a_package(install: Install) -> None:
         "jms",
         "sql-queue",
         "files",
+        "s3",
         "iceberg",
     ]
 

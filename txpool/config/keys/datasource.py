@@ -189,6 +189,13 @@ DATASOURCE_KEYS = (
     ),
     *MESSAGE_KEYS,
     Key("folder", "file", None, "The folder of driver = files: what is published appears below it."),
+    Key(
+        "bucket.owner",
+        "string",
+        None,
+        "With driver = s3: the account that owns the bucket. A bucket of another account is refused.",
+        {"pattern": r"\d{12}", "right": "the twelve digits of an account"},
+    ),
     *LAKE_KEYS,
     Key(
         "xa.evidence",

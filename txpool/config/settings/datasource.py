@@ -97,6 +97,7 @@ class DataSourceSettings:
     parking: str | None
     parking_after: int
     folder: Path | None
+    bucket_owner: str | None
     xa_evidence: str
     xa_evidence_table: str
     xa_phase_two_connections: int

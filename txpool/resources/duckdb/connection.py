@@ -140,7 +140,10 @@ class DuckDBRawConnection:
         except duckdb.Error as error:
             raise Refused(f"COMMIT was not sent: {described(error)}") from error
         if ended:
-            raise Refused("COMMIT was not sent: the transaction has ended before it")
+            raise Refused(
+                "COMMIT was not sent: the transaction has ended before it, or (before DuckDB 2.0) a USE of another "
+                "database hides it"
+            )
 
     def commit(self) -> None:
         """Commit what is open. TransactionException if a statement has failed in it."""

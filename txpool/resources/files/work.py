@@ -44,7 +44,12 @@ class StagedFolder(os.PathLike[str]):
         self._work = work
         self._opened: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
         self.name = name  #: The name under which it is published.
-        self.path = path  #: Where it is written: for whatever writes files.
+        self._path = path
+
+    @property
+    def path(self) -> Path:
+        """Where it is written: for whatever writes files."""
+        return self._path
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -93,7 +98,7 @@ class FolderWork(Work):
             )
         parts = name.split("/")
         with self._lock, self.place.open() as hidden:
-            taken = [each.name for each, _ in self.folders if _overlap(each.name, name)]
+            taken = [each.name for each, _ in self.folders if overlap(each.name, name)]
             if taken:
                 raise ProgrammingError(
                     f"{self.place.name}: {self.gtrid} writes {taken[0]} already, and {name} is that, or above or below "
@@ -160,6 +165,8 @@ class FolderWork(Work):
                 for each in (SUCCESS, f".{SUCCESS}.crc"):  # what Spark has written: ours comes last
                     with suppress(FileNotFoundError):
                         os.unlink(each, dir_fd=staged)
+                if MARKER in os.listdir(staged):
+                    raise Refused(f"the name {MARKER} in {folder.name} is txpool's own: give your file another one")
                 write_file(MARKER, manifest.xid, staged)
                 sync_tree(staged, folder.name)
         self.place.draft(manifest, staging)
@@ -176,7 +183,7 @@ class FolderWork(Work):
     def _require_apart(self, other: Manifest) -> None:
         for name, _ in other.folders:
             for folder, _ in self.folders:
-                if _overlap(name, folder.name):
+                if overlap(name, folder.name):
                     raise Refused(
                         f"another transaction, {other.xid}, is prepared to publish {name}, and {folder.name} is that, "
                         "or above or below it. Try again once that has ended: `txpool-recovery list` shows it"
@@ -217,7 +224,8 @@ class FolderWork(Work):
             sweep(self.place, self.staging)
 
 
-def _overlap(name: str, other: str) -> bool:
+def overlap(name: str, other: str) -> bool:
+    """Whether one is the other, or above or below it."""
     return f"{name}/".startswith(f"{other}/") or f"{other}/".startswith(f"{name}/")
 
 

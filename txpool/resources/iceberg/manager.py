@@ -38,6 +38,7 @@ class Iceberg(ResourceManager):
         "txpool.spark.table.lake.write:LakeWrite",
         why_no_tasks="has Iceberg tables, which the tasks of write_table() write in one way",
     )
+    orphaned_after = 86_400.0  # Spark's remove_orphan_files takes no less
     instead_of_connecting = "its tables are in files, and txpool.lake.catalog() works with them"
 
     def check(self, settings: DataSourceSettings) -> None:

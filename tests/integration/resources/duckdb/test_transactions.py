@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
 
 import txpool
@@ -59,13 +60,17 @@ def test_the_mark_is_in_the_file_whatever_the_program_uses(
     execute(ducks, f"attach '{other}' as other")
     execute(ducks, "create table other.xids as select * from xids")
     before = execute(ducks, "select count(*) from other.xids")
-    with databases.datasource("one") as one, txpool.transaction() as tx:
+    # Before 2.0 a transaction has another number in another database, and so cannot be told from a later one.
+    tells = int(duckdb.__version__.partition(".")[0]) >= 2
+    end: Any = nullcontext() if tells else pytest.raises(txpool.TransactionRolledBack, match="USE of another database")
+    with end, databases.datasource("one") as one, txpool.transaction() as tx:
         ducks.connect().execute('insert into "my-ducks".t values (1)')
         ducks.connect().execute("use other")
         one.connect().execute("insert into t values (1)")
-    assert rows(ducks) == [1]
-    assert execute(ducks, f"select kind from xids where xid = '{tx.gtrid}'") == [("commit",)]
+    assert rows(ducks) == [1] * tells
+    assert execute(ducks, f"select kind from xids where xid = '{tx.gtrid}'") == [("commit",)] * tells
     assert execute(ducks, "select count(*) from other.xids") == before
+    assert databases.rows("one", "select n from t") == [(1,)] * tells
 
 
 def test_two_that_change_one_row_conflict(ducks: DataSource) -> None:

@@ -122,6 +122,14 @@ def test_what_is_still_open_is_a_vote_to_roll_back(exports: Exports) -> None:
     assert exports.left() == []
 
 
+def test_a_file_with_the_name_of_the_marker_is_not_replaced(exports: Exports) -> None:
+    with pytest.raises(txpool.TransactionRolledBack, match="the name _txpool in a is txpool's own"):
+        with txpool.transaction():
+            exports.write("a", "1").open("_txpool").close()
+    assert exports.published() == {}
+    assert exports.left() == []
+
+
 @pytest.mark.parametrize("name", ["", "/etc", "a/../b", "..", ".txpool/staged", "a//b", "a\n", "./a"])
 def test_names_that_lead_elsewhere(exports: Exports, name: str) -> None:
     with txpool.transaction() as tx:

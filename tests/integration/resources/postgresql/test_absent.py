@@ -79,7 +79,8 @@ def guest(world: BranchDatabase) -> Iterator[BranchDatabase]:
     """The same database, for a role that is no superuser."""
     world.databases.execute(
         "one",
-        "create role guest login password 'guest'; grant usage on schema public to guest; grant all on work to guest",
+        "drop role if exists guest; create role guest login password 'guest'; "
+        "grant usage on schema public to guest; grant all on work to guest",
     )
     guest = BranchDatabase(world.databases)
     url = world.databases.url("one").replace("txpool@", "guest@")

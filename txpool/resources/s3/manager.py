@@ -1,0 +1,94 @@
+"""The resource manager of object stores that speak S3: `driver = s3`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from txpool.errors import described
+from txpool.findings.finding import Finding, failure
+from txpool.resources.manager import ResourceManager
+from txpool.resources.s3.branch import BucketResource, ObjectsBranch, ObjectsRecovery, StagedUploads
+from txpool.resources.s3.bucket import Bucket, StoreError, require_client
+from txpool.resources.s3.work import ObjectsWork
+
+if TYPE_CHECKING:
+    from txpool.config.settings import DataSourceSettings
+    from txpool.datasource.source import Source
+    from txpool.resources.base import BegunBy
+
+#: What a store answers if it is overloaded, or fails: no answer has no code.
+_OUTAGES = frozenset(
+    {"", "500", "502", "503", "504", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
+)
+_made: WeakKeyDictionary[Any, BucketResource] = WeakKeyDictionary()
+
+
+class S3(ResourceManager):
+    """Buckets of an object store."""
+
+    driver = "s3"
+    database = "an object store"
+    schemes = ("s3://",)
+    url_example = "s3://bucket/exports"
+    requirement = "txpool[s3]"
+    instead_of_connecting = "it is an object store, and txpool.folder() writes there"
+
+    def check(self, settings: DataSourceSettings) -> None:
+        if not settings.url.removeprefix(self.schemes[0]).partition("/")[0]:
+            raise settings.properties.error("url", f"names no bucket: write url = {self.url_example}")
+        if settings.credentials is not None or settings.issuer is not None:
+            raise settings.properties.error("credentials", "has no use: S3's own sources of credentials renew them")
+
+    def begin(self, source: Source, transaction: BegunBy, timeout: float | None) -> tuple[ObjectsWork, ObjectsBranch]:
+        found = _made.get(source)
+        if found is None:
+            found = _made.setdefault(source, self._resource(source.settings))
+        work = ObjectsWork(found.bucket, transaction.gtrid)
+        return work, ObjectsBranch(found, work, transaction.gtrid)
+
+    def bucket(self, settings: DataSourceSettings, *, recovery: bool = False) -> Bucket:
+        """The bucket of a datasource. ConfigurationError if botocore is missing."""
+        require_client(settings.name, self.requirement)
+        options = settings.connect_options(recovery)
+        return Bucket(settings.name, settings.url, options, settings.bucket_owner or "", settings.prepared_owners)
+
+    def _resource(self, settings: DataSourceSettings, *, recovery: bool = False) -> BucketResource:
+        return BucketResource(self.bucket(settings, recovery=recovery), settings.file)
+
+    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> ObjectsRecovery:
+        return ObjectsRecovery(self._resource(settings, recovery=recovery))
+
+    def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> StagedUploads:
+        return StagedUploads(self.bucket(settings, recovery=True))
+
+    def is_outage(self, error: BaseException) -> bool:
+        return isinstance(error, StoreError) and error.code in _OUTAGES
+
+    def ends_after(self, settings: DataSourceSettings) -> float | None:
+        from txpool.resources.s3.check import DAY, aborted_after, lifecycle
+
+        bucket = self.bucket(settings)
+        try:
+            days = aborted_after(bucket, lifecycle(bucket))
+        except StoreError:  # a finding says so
+            return None
+        return None if days is None else days * DAY
+
+    def workload(self, source: Source) -> Any:
+        from txpool.resources.s3.workload import KitObjects
+
+        return KitObjects(self.bucket(source.settings))
+
+    def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
+        from txpool.resources.s3.check import findings
+
+        bucket = self.bucket(settings)
+        try:
+            yield from findings(bucket, settings.prepared_owners)
+        except StoreError as error:
+            yield failure("connection", f"{settings.name} does not answer: {described(error)}")
+
+
+MANAGER = S3()

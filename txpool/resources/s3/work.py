@@ -1,0 +1,241 @@
+"""The objects of one transaction: each is an upload in parts, which the commit completes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+from txpool import failpoints
+from txpool.errors import NotSupportedError, OperationalError, ProgrammingError
+from txpool.locks import Lock
+from txpool.resources.base import Refused
+from txpool.resources.files.place import HIDDEN, is_name
+from txpool.resources.files.work import SUCCESS, StagedFolder, new_staging, overlap
+from txpool.resources.own.resource import Work
+from txpool.resources.s3.bucket import MARK, Bucket
+from txpool.resources.s3.manifest import (
+    SWEPT,
+    Upload,
+    UploadManifest,
+    is_prepared,
+    manifests,
+    read_entry,
+    read_manifest,
+    write_entry,
+)
+from txpool.resources.s3.upload import ObjectFile, opened_object
+
+#: How many bytes a key may have.
+_LONGEST: Final = 1024
+_MODES: Final = {"w", "x", "wt", "xt", "wb", "xb"}
+
+
+def _is_key(name: str) -> bool:
+    """Whether it is a name that nothing of txpool's has, be it of a datasource further below."""
+    return is_name(name) and HIDDEN not in name.split("/")
+
+
+class StagedObjects(StagedFolder):
+    """Objects that appear below a name when the transaction commits, one by one, and `_SUCCESS` last."""
+
+    def __init__(self, work: ObjectsWork, name: str, *, overwrite: bool) -> None:
+        self.name = name
+        self.overwrite = overwrite
+        self.files: dict[str, ObjectFile] = {}
+        self._objects = work
+
+    def __repr__(self) -> str:
+        return f"<StagedObjects {self.name} in {self._objects.bucket.shown}>"
+
+    @property
+    def path(self) -> Path:
+        raise NotSupportedError(
+            f"{self.name} is in an object store, where nothing has a path. Give what open() returns to whatever writes "
+            "files: most libraries take that"
+        )
+
+    def open(self, file: str, mode: str = "w", **options: Any) -> IO[Any]:
+        """Open a new object in it, for writing, as the built-in open() does. Close it before the commit."""
+        self._objects.require_active()
+        if not _is_key(file) or file == SUCCESS:
+            raise ProgrammingError(f"{file!r} is no name of an object in {self.name}. Nothing was written")
+        if mode not in _MODES:
+            raise ProgrammingError(f"{self.name}/{file}: mode {mode!r} is not offered: objects are written whole, by w")
+        if file in self.files:
+            raise ProgrammingError(f"{self.name}/{file} was written already, and an object is written once")
+        if "b" in mode and options:
+            raise ProgrammingError(f"{self.name}/{file}: {', '.join(options)} has no use for bytes. Leave it out")
+        found = self._objects.begin_upload(f"{self.name}/{file}")
+        opened = opened_object(found, mode, **options)
+        self.files[file] = found
+        return opened
+
+
+class ObjectsWork(Work):
+    """The objects of one transaction in one bucket."""
+
+    def __init__(self, bucket: Bucket, gtrid: str) -> None:
+        self.bucket = bucket
+        self.gtrid = gtrid
+        self.staging = new_staging(gtrid)
+        self.folders: list[StagedObjects] = []
+        self.manifest: UploadManifest | None = None
+        self._count = 0
+        self._done = False
+        self._lock = Lock()
+
+    @property
+    def idle(self) -> bool:
+        return not self.folders
+
+    def is_open(self) -> bool:
+        """Whether anything may still be sent."""
+        if self._done:
+            return False
+        with suppress(Exception):
+            self.require_active()
+            return True
+        return False
+
+    def folder(self, name: str, *, overwrite: bool) -> StagedObjects:
+        """New objects, which are published below this name."""
+        self.require_active()
+        if not _is_key(name):
+            raise ProgrammingError(
+                f"{self.bucket.name}: {name!r} is no name below it: write orders/2026-11-27, or the like. Nothing was "
+                "done"
+            )
+        taken = [each.name for each in self.folders if overlap(each.name, name)]
+        if taken:
+            raise ProgrammingError(
+                f"{self.bucket.name}: {self.gtrid} writes {taken[0]} already, and {name} is that, or above or below "
+                "it: write both into one. The transaction is as it was"
+            )
+        found = StagedObjects(self, name, overwrite=overwrite)
+        if not overwrite:
+            try:
+                self._require_free(found)
+            except Refused as refusal:
+                raise ProgrammingError(f"{self.bucket.name}: {refusal}. The transaction is as it was") from None
+        self.folders.append(found)
+        return found
+
+    def begin_upload(self, name: str) -> ObjectFile:
+        """A new object, to be written."""
+        return ObjectFile(self, self._begin(name))
+
+    def _begin(self, name: str) -> Upload:
+        """A new upload. Its id is in the journal before its first part is sent."""
+        key = f"{self.bucket.prefix}{name}"
+        if len(key.encode()) > _LONGEST:
+            raise ProgrammingError(f"{name} is too long: a key has {_LONGEST} bytes at most. Nothing was written")
+        with self._lock:
+            number, self._count = self._count, self._count + 1
+        metadata = {MARK: f"{self.staging}/{number}"}
+        created = self.bucket.call("create_multipart_upload", Key=key, Metadata=metadata)
+        upload = Upload(number, name, created["UploadId"])
+        if failpoints.armed:
+            failpoints.hit("s3.created")
+        write_entry(self.bucket, self.staging, upload)
+        if failpoints.armed:
+            failpoints.hit("s3.staged")
+        return upload
+
+    def send(self, upload: Upload, number: int, content: bytes) -> str:
+        """Send one part; what the store calls it."""
+        sent = self.bucket.call(
+            "upload_part",
+            Key=f"{self.bucket.prefix}{upload.name}",
+            UploadId=upload.id,
+            PartNumber=number,
+            Body=content,
+        )
+        return str(sent["ETag"])
+
+    def prepare(self, xid: str) -> None:
+        self._done = True
+        files = [(file, each.overwrite) for each in self.folders for file in each.files.values()]
+        torn = [file.name for file, _ in files if not file.whole]
+        if torn:
+            raise Refused(f"{torn[0]} is not closed, or a write to it has failed: close it before the commit")
+        for each in self.folders:
+            self._require_free(each)
+        uploads = [file.upload(overwrite=overwrite) for file, overwrite in files]
+        for each in self.folders:
+            last = self._begin(f"{each.name}/{SUCCESS}")
+            uploads.append(last._replace(parts=(self.send(last, 1, xid.encode()),), overwrite=each.overwrite))
+        self.manifest = UploadManifest(xid, self.staging, tuple(uploads))
+        if failpoints.armed:
+            failpoints.hit("s3.uploaded")
+        if not self.bucket.put_new(self.bucket.manifest_key(xid), self.manifest.encode(), once=True):
+            raise Refused(f"a manifest {xid} is there already")
+        # From here on a refusal does: it is rolled back by its name. Whoever looks before they write misses another.
+        self._require_there(uploads)
+        for other, ours in manifests(self.bucket):
+            if ours and other != xid:
+                self._require_apart(other)
+
+    def _require_there(self, uploads: list[Upload]) -> None:
+        """Nobody has swept what the manifest names."""
+        prefix = self.bucket.staged_key(self.staging)
+        listed = self.bucket.listed(prefix)
+        found = {each.key.removeprefix(prefix) for each in listed if self.bucket.is_ours(each)}
+        if SWEPT in found or not found.issuperset(str(each.number) for each in uploads):
+            raise OperationalError(f"what {self.gtrid} has staged was swept: recovery has taken its process for dead")
+
+    def _require_apart(self, other: str) -> None:
+        manifest = read_manifest(self.bucket, other)
+        for upload in () if manifest is None else manifest.uploads:
+            for each in self.folders:
+                if overlap(upload.name, each.name):
+                    raise OperationalError(
+                        f"another transaction, {other}, is prepared to publish {upload.name}, and {each.name} is that, "
+                        "or above or below it. Try again once that has ended: `txpool-recovery list` shows it"
+                    )
+
+    def _require_free(self, folder: StagedObjects) -> None:
+        """`Refused` if objects are there that would stay: a commit removes none, and cannot say no any more."""
+        prefix = f"{self.bucket.prefix}{folder.name}/"
+        ours = {*folder.files, SUCCESS} if folder.overwrite else set()
+        for each in self.bucket.listed(prefix):
+            if each.key.removeprefix(prefix) in ours:
+                continue
+            if folder.overwrite:
+                raise Refused(
+                    f"{each.key} is there, and this transaction does not write it: beside the new objects it would "
+                    "stay. Write the same names, another folder, or remove it before"
+                )
+            raise Refused(f"{each.key} is there already: choose another name than {folder.name}, or overwrite=True")
+
+    def rollback(self) -> None:
+        """Drop what is staged, unless a manifest names it."""
+        self._done = True
+        if self._count:
+            sweep(self.bucket, self.staging)
+
+
+def sweep(bucket: Bucket, staging: str) -> None:
+    """Drop what was staged under this name and is not prepared. OperationalError if a manifest names it."""
+    bucket.put_new(bucket.staged_key(staging, SWEPT), "")  # first: whoever would still prepare it sees that
+    if is_prepared(bucket, staging):
+        raise OperationalError(f"{staging} is prepared, and is not removed")
+    if failpoints.armed:
+        failpoints.hit("s3.sweeping")
+    clear(bucket, staging)
+
+
+def clear(bucket: Bucket, staging: str, completed: Collection[int] = ()) -> None:
+    """Drop every upload of a journal that is not completed, and the journal. OperationalError if it cannot be read."""
+    prefix = bucket.staged_key(staging)
+    entries = [each for each in bucket.listed(prefix) if bucket.is_ours(each)]
+    for each in entries:
+        name = each.key.removeprefix(prefix)
+        if name == SWEPT or (name.isdecimal() and int(name) in completed):
+            continue
+        upload = read_entry(bucket, each.key)
+        if upload is not None:
+            bucket.abort(f"{bucket.prefix}{upload.name}", upload.id)
+    bucket.delete_all([each.key for each in entries if each.key != f"{prefix}{SWEPT}"])
+    bucket.delete_all([each.key for each in entries if each.key == f"{prefix}{SWEPT}"])

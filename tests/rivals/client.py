@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.rivals.contenders import PASSWORD
+from tests.rivals.spark_client import with_spark_jdbc, with_txpool_spark
 
 Transfer = Callable[[int], object]
 _TRIES = 5
@@ -173,6 +174,8 @@ CLIENTS: dict[str, Callable[[list[str]], Transfer]] = {
     "sqlalchemy": with_twophase,
     "transaction": with_zope,
     "django": with_django,
+    "spark-jdbc": with_spark_jdbc,
+    "txpool-spark": with_txpool_spark,
 }
 
 

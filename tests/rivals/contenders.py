@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from recovery import RecoveryManager
+from tests.rivals.executors import driver_jar
 
 #: The name of a variable.
 PASSWORD = "TXPOOL_RIVALS_PASSWORD"
@@ -24,9 +25,13 @@ PACKAGES = {
     "sqlalchemy": ("SQLAlchemy", "psycopg"),
     "transaction": ("transaction", "psycopg"),
     "django": ("Django",),
+    "spark-jdbc": ("pyspark",),
+    "txpool-spark": ("txpool", "pyspark"),
 }
+#: Those whose clients are drivers of Spark, over an executor of their own.
+OVER_SPARK = {"spark-jdbc", "txpool-spark"}
 #: Those whose recovery may run beside living clients, by what they say.
-BESIDE_CLIENTS = {"txpool", "sqlalchemy-xa-recovery"}
+BESIDE_CLIENTS = {"txpool", "txpool-spark", "sqlalchemy-xa-recovery"}
 
 #: Those that have a recovery which reads one database after the other.
 BETWEEN_LISTINGS = ("txpool", "sqlalchemy-xa-recovery")
@@ -35,9 +40,14 @@ BETWEEN_LISTINGS = ("txpool", "sqlalchemy-xa-recovery")
 def installed(contender: str) -> str:
     """Its packages with their versions; empty if one is missing."""
     try:
-        return ", ".join(f"{package} {version(package)}" for package in PACKAGES[contender])
+        found = [f"{package} {version(package)}" for package in PACKAGES[contender]]
     except PackageNotFoundError:
         return ""
+    if contender in OVER_SPARK:
+        if not driver_jar().exists():
+            return ""
+        found.append(driver_jar().stem)
+    return ", ".join(found)
 
 
 def _engines(urls: list[str]) -> list[Any]:
@@ -81,6 +91,7 @@ def nothing(urls: list[str], conf: Path) -> None:
 
 RECOVERIES: dict[str, Callable[[list[str], Path], None]] = {
     "txpool": by_txpool,
+    "txpool-spark": by_txpool,
     "sqlalchemy-xa-recovery": by_xa_recovery,
     "sqlalchemy": by_hand,
 }

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.rivals.contenders import BESIDE_CLIENTS, PASSWORD, RECOVERIES, nothing
+from tests.rivals.contenders import BESIDE_CLIENTS, OVER_SPARK, PASSWORD, RECOVERIES, nothing
+from tests.rivals.executors import descendants, kill_drivers, kill_executors, runs, spark_environment
 from tests.rivals.gate import Fault, Gate, Trigger
 from tests.support import preloaded
 from tests.support.repository import ROOT
@@ -24,7 +25,7 @@ from txpool.config.settings import RecoverySettings
 from txpool.setup.stores import initialise
 
 NAMES = ("one", "two")
-_TIMEOUT = 180.0
+_TIMEOUT = 600.0
 
 
 @dataclass
@@ -48,8 +49,12 @@ class Client:
     def __init__(self, contender: str, urls: list[str], folder: Path) -> None:
         command = ["-m", "tests.rivals.client", contender, *urls]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        if contender in OVER_SPARK:
+            environment |= spark_environment(folder)
         self._process = preloaded.start(*command, cwd=folder, env=environment)
+        self._processes = [self._process.pid]
         self._overdue = threading.Timer(_TIMEOUT, self.kill)
+        self._overdue.daemon = True
         self._overdue.start()
         assert self.heard() == "ready", "it did not start"
 
@@ -66,13 +71,20 @@ class Client:
         return ""
 
     def kill(self) -> None:
+        """Kill it; if it is a driver of Spark, its Java, too. Its executors end by themselves, once they notice."""
+        self._processes = descendants(self._process.pid)
         self._process.kill()
+        kill_drivers(self._processes)
+
+    def kill_executors(self) -> None:
+        kill_executors(descendants(self._process.pid))
 
     def end(self) -> None:
         """Let it end by itself, if it lives."""
         self._overdue.cancel()
         with suppress(BrokenPipeError):
             self._process.communicate(timeout=_TIMEOUT)
+        until(lambda: not any(map(runs, self._processes)), _TIMEOUT, "its processes have not ended")
 
 
 class Contest:
@@ -125,7 +137,7 @@ class Contest:
         fired = self._trigger.fired
         self._trigger.disarm()
         self._faults += fired
-        if fired and fault in (Fault.REPLY_LOST, Fault.STALLED):
+        if fired and fault in (Fault.EXECUTOR_KILLED, Fault.REPLY_LOST, Fault.STALLED):
             client.order(self._number())
             client.heard()
             self._living = client
@@ -210,6 +222,9 @@ class Contest:
         if fault in (Fault.KILLED_BEFORE, Fault.KILLED_BEHIND):
             self._kills += 1
             return client.kill
+        if fault is Fault.EXECUTOR_KILLED:
+            self._kills += 1
+            return client.kill_executors
         if fault is Fault.STALLED and self._contender in BESIDE_CLIENTS:
             return lambda: (time.sleep(0.05), self._recover(self._urls))  # longer than any grace
         return bool

@@ -18,6 +18,7 @@ class Fault(Enum):
 
     KILLED_BEFORE = "the client is killed before the statement is executed"
     KILLED_BEHIND = "the client is killed after the statement was executed, and before its answer"
+    EXECUTOR_KILLED = "as before, but Spark's executor is killed, and Spark tries its task again"
     REPLY_LOST = "the connection is cut after the statement was executed"
     STALLED = "the statement is held, and recovery runs meanwhile"
 
@@ -96,12 +97,12 @@ class Gate:
                     if fault is Fault.KILLED_BEFORE:
                         self._trigger.act()
                         break
-                    if fault in (Fault.KILLED_BEHIND, Fault.REPLY_LOST):
+                    if fault in (Fault.KILLED_BEHIND, Fault.EXECUTOR_KILLED, Fault.REPLY_LOST):
                         listening.clear()
                         answered.clear()
                         server.sendall(data)
                         answered.wait(60)
-                        if fault is Fault.KILLED_BEHIND:
+                        if fault is not Fault.REPLY_LOST:
                             self._trigger.act()
                         break
                     if fault is Fault.STALLED:

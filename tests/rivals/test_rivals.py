@@ -29,6 +29,9 @@ STATEMENTS = 6
 #: Two INSERTs, two PREPAREs, and then the second COMMIT PREPARED.
 SECOND_COMMIT = 6
 
+#: By contender, the statement in a task behind which a row is there: a COMMIT; a PREPARE, after the record and a COPY.
+BEHIND_A_WRITE = {"spark-jdbc": 2, "txpool-spark": 3}
+
 Begin = Callable[[str], Contest]
 
 
@@ -83,6 +86,19 @@ def test_two_commits_in_turn_are_two_outcomes(begin: Begin) -> None:
     contest = begin("django")
     assert contest.at_statement(4, Fault.KILLED_BEFORE)
     assert len(contest.report().torn) == 1
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.part(2)
+@pytest.mark.parametrize("contender", ["spark-jdbc", "txpool-spark"])
+def test_spark_tries_the_task_of_a_killed_executor_again(begin: Begin, contender: str) -> None:
+    contest = begin(contender)
+    assert contest.at_statement(BEHIND_A_WRITE[contender], Fault.EXECUTOR_KILLED)
+    report = contest.report()
+    print(f"{contender}: {report}")
+    assert (report.torn, report.stuck) == ([], [])
+    assert len(report.duplicates) == (contender == "spark-jdbc")
 
 
 @pytest.mark.skipif(not FULL, reason="missing: TXPOOL_CRASH_FULL=1, as it takes minutes")

@@ -51,11 +51,25 @@ _LOADS_CLASSES = """
 @pytest.fixture(scope="session")
 def spark_environ(tmp_path_factory: pytest.TempPathFactory, require: Require) -> dict[str, str]:
     """The environment variables that Spark starts with."""
+    require(importlib.util.find_spec("pyspark"), "Spark: pip install 'txpool[spark]'")
+    folder = tmp_path_factory.mktemp("spark")
+    try:
+        environment = started_in(folder)
+    except ConfigurationError as error:
+        require(False, str(error))
+        raise
+    if "PYTEST_XDIST_WORKER" in os.environ:  # for a few tests it does not pay
+        archive = _class_archive(environment, tmp_path_factory.getbasetemp().parent)
+        # Java would say on stdout, where some tests read, that an archive does not fit.
+        environment["JDK_JAVA_OPTIONS"] += f" -XX:SharedArchiveFile={archive} -Xlog:disable"
+    return environment
+
+
+def started_in(folder: Path) -> dict[str, str]:
+    """The environment variables with which Spark starts and writes into this folder alone. ConfigurationError."""
     spec = importlib.util.find_spec("pyspark")
-    require(spec, "Spark: pip install 'txpool[spark]'")
     assert spec is not None
     assert spec.origin is not None
-    folder = tmp_path_factory.mktemp("spark")
     # A local cluster writes into SPARK_HOME/work whatever SPARK_WORKER_DIR says: not into the installed package. In
     # python/lib is the package once more, zipped: each process of Python would compile what it imports from there.
     home = folder / "home"
@@ -63,19 +77,10 @@ def spark_environ(tmp_path_factory: pytest.TempPathFactory, require: Require) ->
     for entry in Path(spec.origin).parent.iterdir():
         if entry.name not in {"python", "work"}:
             (home / entry.name).symlink_to(entry)
-    try:
-        environment = java.spark_environment(folder) | {"SPARK_HOME": str(home), "JDK_JAVA_OPTIONS": _SHORT_LIVED}
-    except ConfigurationError as error:
-        require(False, str(error))
-        raise
+    environment = java.spark_environment(folder) | {"SPARK_HOME": str(home), "JDK_JAVA_OPTIONS": _SHORT_LIVED}
     # A sitecustomize.py is there: of the mutations, and for what the workers of Python import.
     path = (str(ROOT), str(ROOT / "tests/support/spark_site"), os.environ.get("PYTHONPATH", ""))
-    environment["PYTHONPATH"] = os.pathsep.join(path)
-    if "PYTEST_XDIST_WORKER" in os.environ:  # for a few tests it does not pay
-        archive = _class_archive(environment, tmp_path_factory.getbasetemp().parent)
-        # Java would say on stdout, where some tests read, that an archive does not fit.
-        environment["JDK_JAVA_OPTIONS"] += f" -XX:SharedArchiveFile={archive} -Xlog:disable"
-    return environment
+    return environment | {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def _class_archive(environment: Mapping[str, str], folder: Path) -> Path:
@@ -88,7 +93,7 @@ def _class_archive(environment: Mapping[str, str], folder: Path) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
             archived = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={archive}"}
-            arguments = _submit_arguments("local[2]", archived)
+            arguments = submit_arguments("local[2]", archived)
             try:
                 subprocess.run(
                     [sys.executable, "-c", textwrap.dedent(_LOADS_CLASSES)],
@@ -112,7 +117,7 @@ def spark(spark_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactor
     with pytest.MonkeyPatch.context() as patch:  # of Spark alone: the tests that follow have their own
         for name, value in spark_environ.items():
             patch.setenv(name, value)
-        patch.setenv("PYSPARK_SUBMIT_ARGS", _submit_arguments("local[2]", {}))
+        patch.setenv("PYSPARK_SUBMIT_ARGS", submit_arguments("local[2]", {}))
         patch.chdir(tmp_path_factory.mktemp("nowhere"))  # where Spark's processes are: no test's folder
         spark = session.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -120,7 +125,8 @@ def spark(spark_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactor
     spark.stop()
 
 
-def _submit_arguments(master: str, conf: Mapping[str, str]) -> str:
+def submit_arguments(master: str, conf: Mapping[str, str]) -> str:
+    """What PYSPARK_SUBMIT_ARGS says, for any session that a process asks for."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
@@ -152,7 +158,7 @@ def spark_process(spark_environ: dict[str, str], tmp_path: Path) -> Iterator[Spa
         script = tmp_path / f"script_{len(started)}.py"
         script.write_text(textwrap.dedent(source))
         environment = os.environ | spark_environ | dict(env or {})
-        environment["PYSPARK_SUBMIT_ARGS"] = _submit_arguments(master, conf or {})
+        environment["PYSPARK_SUBMIT_ARGS"] = submit_arguments(master, conf or {})
         with script.with_suffix(".err").open("w") as errors:
             process = subprocess.Popen(
                 [sys.executable, str(script), *arguments],

@@ -22,6 +22,7 @@ from hypothesis.strategies import none
 
 from tests.support.left_open import close_all
 from txpool.datasource import DataSource
+from txpool.datasource.registry import search_folders
 from txpool.demo.server import EmbeddedPostgres
 from txpool.testing import container
 from txpool.tm import manager
@@ -137,13 +138,13 @@ def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_stays_ambient() -> Iterator[None]:
-    """No test leaves a transaction, a manager, a handler or a lock of logging to those behind it in its process.
+    """No test leaves a transaction, a manager, a folder of names, or a handler or lock of logging to those behind it.
 
     A command that runs in this process logs to the stderr of its test, which is closed then. Before Python 3.13 an
     interrupt within logging may leave a lock held, for which other threads wait for ever.
     """
     loggers = [(each, each.handlers[:], each.level) for each in (logging.getLogger(), logging.getLogger("txpool"))]
-    in_force = manager._manager
+    in_force, folders = manager._manager, search_folders[:]
     yield
     for logger, handlers, level in loggers:
         logger.handlers[:] = handlers
@@ -158,6 +159,7 @@ def nothing_stays_ambient() -> Iterator[None]:
         if manager._manager is not None:
             manager._manager.close()
         manager._manager = None
+    search_folders[:] = folders
     assert left is None
 
 

@@ -56,14 +56,12 @@ def test_hundreds_of_short_threads_leave_the_jvms_count_as_it_was(jdbc_jars: Jar
     beans = jvm.started().load("java.lang.management.ManagementFactory").getThreadMXBean()
     before = beans.getThreadCount()
     found = []
-    for number in range(300):
-        thread = threading.Thread(target=lambda: found.append(raw.execute("select 1").fetchall()))
-        thread.start()
-        if number % 10 == 9:  # some at a time
+    for _ in range(30):
+        some = [threading.Thread(target=lambda: found.append(raw.execute("select 1").fetchall())) for _ in range(10)]
+        for thread in some:
+            thread.start()
+        for thread in some:
             thread.join()
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and thread.name.startswith("Thread-"):
-            thread.join(60)
     assert found == [[(1,)]] * 300
     assert beans.getThreadCount() <= before + 2, "H2 may have made some of its own"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,8 +59,9 @@ def test_each_batch_lands_once(spark: SparkSession, sources: Path, landed: Calla
     (sources / "in").mkdir()
 
     def put(number: int) -> None:
-        lines = [json.dumps({"id": 5 * number + n}) for n in range(5)]
-        (sources / "in" / f"{number}.json").write_text("\n".join(lines))
+        file = sources / "in" / f"{number}.json"
+        file.write_text("\n".join(json.dumps({"id": 5 * number + n}) for n in range(5)))
+        os.utime(file, (number, number))  # a stream begins with the oldest
 
     def stream(checkpoint: str, fails_in: int = -1) -> list[int]:
         called = []

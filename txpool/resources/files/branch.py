@@ -15,7 +15,7 @@ from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.files.place import Hidden, Manifest, Place
 from txpool.resources.files.tree import descended, exchange, move_new, opened, read_file, remove_tree
 from txpool.resources.files.work import MARKER, SUCCESS, FolderWork, gtrid_of, sweep
-from txpool.resources.own.branch import ResourceBranch, ResourceRecovery
+from txpool.resources.own.branch import ResourceBranch, ResourceRecovery, leads_elsewhere
 from txpool.resources.own.resource import Resource
 from txpool.resources.recovery_access import PreparedBranch, StagingTable
 from txpool.xid import parse
@@ -180,9 +180,9 @@ def _remove_staged(hidden: Hidden, manifest: Manifest) -> None:
 def end_branch(resource: FolderResource, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
     """End a prepared branch: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
     try:
-        identity = resource.identity()
-        if record.identity and record.identity != identity:
-            return BranchOutcome.UNKNOWN, f"{resource.name} leads elsewhere now: to {identity}, not {record.identity}"
+        elsewhere = leads_elsewhere(resource, record)
+        if elsewhere:
+            return BranchOutcome.UNKNOWN, elsewhere
         xid = record.xid.joined
         ended = (publish if commit else withdraw)(resource.place, xid)
         if ended is not None:
@@ -227,11 +227,8 @@ class FolderBranch(ResourceBranch):
             evidence[_FOLDER] = self._files.folders[0][0].name
         self.record = self.record._replace(evidence=evidence)
 
-    def end(self, *, commit: bool) -> BranchOutcome:
-        outcome, failure = end_branch(self._folders, self.record, commit=commit)
-        if failure:
-            logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, failure)
-        return outcome
+    def end_prepared(self, *, commit: bool) -> tuple[BranchOutcome, str]:
+        return end_branch(self._folders, self.record, commit=commit)
 
 
 class FolderRecovery(ResourceRecovery):

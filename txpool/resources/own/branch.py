@@ -41,12 +41,20 @@ def _identity_of(resource: Resource) -> str:
     return identity
 
 
+def leads_elsewhere(resource: Resource, record: BranchRecord) -> str:
+    """Why it is not where the branch was prepared; empty if it is. OperationalError if it has no identity."""
+    identity = _identity_of(resource)
+    if record.identity and record.identity != identity:
+        return f"{resource.name} leads elsewhere now: to {identity}, not {record.identity}"
+    return ""
+
+
 def _outcome(resource: Resource, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
     """End a prepared branch: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
     try:
-        identity = _identity_of(resource)
-        if record.identity and record.identity != identity:
-            return BranchOutcome.UNKNOWN, f"{resource.name} leads elsewhere now: to {identity}, not {record.identity}"
+        elsewhere = leads_elsewhere(resource, record)
+        if elsewhere:
+            return BranchOutcome.UNKNOWN, elsewhere
         if finished((resource.commit if commit else resource.rollback)(record.xid.joined)):
             return BranchOutcome.COMMITTED if commit else BranchOutcome.ROLLED_BACK, ""
         generation = finished(resource.generation())
@@ -86,10 +94,14 @@ class ResourceBranch(BlockingBranch):
         return None
 
     def end(self, *, commit: bool) -> BranchOutcome:
-        outcome, failure = _outcome(self._resource, self.record, commit=commit)
+        outcome, failure = self.end_prepared(commit=commit)
         if failure:
             logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, failure)
         return outcome
+
+    def end_prepared(self, *, commit: bool) -> tuple[BranchOutcome, str]:
+        """End it: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
+        return _outcome(self._resource, self.record, commit=commit)
 
     def ended_by_sql(self, command: str) -> None:
         """Nothing: there is no SQL."""

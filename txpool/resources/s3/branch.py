@@ -11,7 +11,7 @@ from txpool.errors import OperationalError, described
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.files.branch import StagedWork
 from txpool.resources.files.work import SUCCESS, gtrid_of
-from txpool.resources.own.branch import ResourceBranch, ResourceRecovery
+from txpool.resources.own.branch import ResourceBranch, ResourceRecovery, leads_elsewhere
 from txpool.resources.own.resource import Resource
 from txpool.resources.recovery_access import PreparedBranch, StagingTable
 from txpool.resources.s3.bucket import TAKEN, Bucket, StoreError
@@ -144,9 +144,9 @@ def end_in_bucket(resource: BucketResource, record: BranchRecord, *, commit: boo
     """End a prepared branch: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
     bucket, evidence = resource.bucket, record.evidence
     try:
-        identity = resource.identity()
-        if record.identity and record.identity != identity:
-            return BranchOutcome.UNKNOWN, f"{resource.name} leads elsewhere now: to {identity}, not {record.identity}"
+        elsewhere = leads_elsewhere(resource, record)
+        if elsewhere:
+            return BranchOutcome.UNKNOWN, elsewhere
         ended = (publish if commit else withdraw)(bucket, record.xid.joined, evidence.get(_MANIFEST, ""))
         if ended is not None:
             return ended, ""
@@ -178,11 +178,8 @@ class ObjectsBranch(ResourceBranch):
                 proof = {_MANIFEST: digest(manifest), _OBJECT: last.name, _MARK: manifest.mark(last)}
                 self.record = self.record._replace(evidence={**self.record.evidence, **proof})
 
-    def end(self, *, commit: bool) -> BranchOutcome:
-        outcome, failure = end_in_bucket(self._bucket, self.record, commit=commit)
-        if failure:
-            logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, failure)
-        return outcome
+    def end_prepared(self, *, commit: bool) -> tuple[BranchOutcome, str]:
+        return end_in_bucket(self._bucket, self.record, commit=commit)
 
 
 class ObjectsRecovery(ResourceRecovery):

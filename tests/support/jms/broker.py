@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.kafka.broker import WITH_ITS_PARENT, free_ports
+from tests.support.children import WITH_ITS_PARENT
+from tests.support.kafka.broker import free_ports
 from tests.support.waiting import until
 from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.jvm import jvm

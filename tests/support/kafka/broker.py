@@ -12,6 +12,7 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import NewTopic
 from tests.support import maven
+from tests.support.children import WITH_ITS_PARENT
 from tests.support.waiting import until
 
 _POM = Path(__file__).with_name("pom.xml")
@@ -19,8 +20,6 @@ _POM = Path(__file__).with_name("pom.xml")
 TIMEOUT = 900_000
 #: The version without KAFKA-20734, which loses markers if a broker is killed.
 _VERSION = "4.2.2"
-#: What begins the command of a server that ends with the process that has started it, however that ends.
-WITH_ITS_PARENT = ("setpriv", "--pdeathsig", "KILL")
 _CLUSTER = "dHhwb29sLXRlc3RzLTAwMQ"
 _LOG = """
 rootLogger.level = warn

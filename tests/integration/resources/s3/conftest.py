@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,33 +9,25 @@ from typing import Any
 import pytest
 
 import txpool
-from recovery import RecoveryManager
+from tests.integration.resources.files.conftest import PublishingSite, gone, write_beside_a_ledger
 from tests.support.s3_server import STRANGER, ObjectStore, object_store
 from txpool import failpoints
 from txpool.config.settings import DataSourceSettings
-from txpool.files import StagedFolder
 from txpool.resources.s3.bucket import Bucket
 from txpool.resources.s3.manager import MANAGER
 
+__all__ = ["gone"]
 
-class Objects:
+
+class Objects(PublishingSite):
     """What is in the bucket, as any program sees it; and what txpool keeps hidden there."""
 
     hidden = "exports/.txpool/"
 
     def __init__(self, site: Path, store: ObjectStore) -> None:
-        self.site = site
+        super().__init__(site, "objects")
         self.store = store
-        self.file = site / "objects.properties"
         self.client = store.client()
-
-    def write(self, name: str, content: str, *, overwrite: bool = False) -> StagedFolder:
-        """Stage two objects."""
-        staged = txpool.folder(self.file, name, overwrite=overwrite)
-        for file in ("part-0.csv", "more/part-1.csv"):
-            with staged.open(file) as part:
-                part.write(content)
-        return staged
 
     def published(self) -> dict[str, str]:
         """The contents of all objects that a reader finds; of the marks their name alone."""
@@ -46,13 +37,6 @@ class Objects:
                 body = self.client.get_object(Bucket="bucket", Key=key)["Body"].read().decode()
                 found[key.removeprefix("exports/")] = "" if key.endswith("_SUCCESS") else body
         return found
-
-    def whole(self, **contents: str) -> dict[str, str]:
-        """What `published` returns if these are there."""
-        files = {}
-        for name, content in contents.items():
-            files |= {f"{name}/part-0.csv": content, f"{name}/more/part-1.csv": content, f"{name}/_SUCCESS": ""}
-        return files
 
     def left(self) -> list[str]:
         """What is prepared, what is staged, and every upload."""
@@ -68,11 +52,6 @@ class Objects:
     def stranger(self) -> Any:
         """A client who may write to the bucket, and does not own it."""
         return self.store.client(STRANGER)
-
-    def scan(self) -> RecoveryManager:
-        manager = RecoveryManager(self.site / "recovery.properties")
-        manager.scan()
-        return manager
 
 
 @pytest.fixture(scope="session")
@@ -90,12 +69,7 @@ def objects(tmp_path: Path, store: ObjectStore) -> Iterator[Objects]:
         f"password = secret-of-tests\ndriver.endpoint_url = {store.url}\ndriver.region_name = us-east-1\n"
     )
     found.file.chmod(0o600)
-    (tmp_path / "ledger.properties").write_text(
-        f"name = ledger\ndriver = sqlite3\nmode = cmr\nurl = sqlite:///{tmp_path}/ledger.db\n"
-    )
-    common = f"node.name = etl\nlog.url = sqlite:///{tmp_path}/txlog\n"
-    (tmp_path / "txpool.properties").write_text(f"{common}log.create = true\n")
-    (tmp_path / "recovery.properties").write_text(f"{common}datasources = objects.properties\nrecovery.backoff = 0\n")
+    write_beside_a_ledger(tmp_path, "objects")
     txpool.configure(tmp_path / "txpool.properties")
     yield found
     failpoints.disarm()
@@ -105,9 +79,3 @@ def objects(tmp_path: Path, store: ObjectStore) -> Iterator[Objects]:
     for each in found.client.list_multipart_uploads(Bucket="bucket").get("Uploads", ()):
         found.client.abort_multipart_upload(Bucket="bucket", Key=each["Key"], UploadId=each["UploadId"])
     found.client.delete_bucket(Bucket="bucket")
-
-
-def gone() -> None:
-    """This process's incarnation has ended, as far as recovery can see."""
-    txpool.configure()
-    gc.collect()

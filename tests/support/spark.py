@@ -133,6 +133,8 @@ def submit_arguments(master: str, conf: Mapping[str, str]) -> str:
         # To compile the code of a plan takes longer than to interpret it for a few rows.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        # Of what Python collects: a busy machine may take longer than the 15 s that Spark gives it.
+        "spark.python.authenticate.socketTimeout": "10m",
         **conf,
     }
     return " ".join([f"--master {master}", *(f"--conf {key}={settings[key]}" for key in settings), "pyspark-shell"])

@@ -96,11 +96,8 @@ class Completion:
         """From now on it can only roll back. After the decision this changes nothing. From any thread."""
         with self._lock:
             # While it is committing, the coordinator asks for the rollback cause once more just before the decision.
-            if (
-                self.status in (Status.ACTIVE, Status.COMMITTING)
-                and self._rollback_cause is None
-                and not self._deciding
-            ):
+            undecided = self.status in (Status.ACTIVE, Status.COMMITTING) and not self._deciding
+            if undecided and self._rollback_cause is None:
                 self._rollback_cause = reason or rolled_back(self.gtrid, "it was marked rollback-only")
             if self.status is Status.ACTIVE:
                 self.status = Status.MARKED_ROLLBACK

@@ -12,8 +12,9 @@ from importlib import import_module
 from typing import Any
 
 from recovery.scan.modules.own_module import OwnModule
+from txpool.config.other_products import nearest
 from txpool.config.ownership import require_owned
-from txpool.config.properties import Properties, nearest
+from txpool.config.properties import Properties
 from txpool.config.secrets import ValueSource, describe_error
 from txpool.errors import ConfigurationError
 

@@ -1,4 +1,4 @@
-"""The keys of other products, and what they are called here.
+"""What to write instead of an unknown word: the keys of other products, and what they are called here.
 
 HikariCP, Agroal (and Quarkus), DBCP2, c3p0, Narayana, SQLAlchemy and psycopg_pool. Their users bring these keys along,
 and the nearest spelling would lead some of them to a key that means something else, or has another unit. The table is
@@ -7,9 +7,10 @@ and the nearest spelling would lead some of them to a key that means something e
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
@@ -18,6 +19,8 @@ from txpool.config.special_values import Special, special_values, translated_val
 
 #: The unit of a key, as the end of a duration, and its name.
 UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+#: How a sentence begins that names all known words, since none is like the unknown one.
+ALL_KNOWN: Final = "the known ones are"
 _SEPARATORS = re.compile(r"[-_. ]+")
 #: Values that are no numbers, and are shown again: no other could be a secret's.
 _WORDS_SHOWN: Final = frozenset({"true", "false"})
@@ -128,3 +131,24 @@ def all_words() -> dict[str, OtherWord]:
 @cache
 def _table() -> dict[str, Any]:
     return tomllib.loads(files("txpool.config").joinpath("other_products.toml").read_text(encoding="utf-8"))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that is most like an unknown one, as the end of an error's sentence."""
+    names = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), names, n=1)
+    return f"did you mean {names[close[0]]}?" if close else f"{ALL_KNOWN} {', '.join(names.values())}"
+
+
+def advice(word: str, value: str, known: Collection[str], *, argument: bool = False) -> str:
+    """What to write instead of an unknown key: another product's word is translated, else the nearest one is named."""
+    meant = [key for key in known if unseparated(key) == unseparated(word)]
+    other = other_word(word) if not meant else None
+    if other is not None and (not other.key or other.key in known):
+        return other.advice(value, argument=argument)
+    return nearest(word, map(word_of, meant or known) if argument else meant or known)
+
+
+def word_of(name: str) -> str:
+    """A key as the name of an argument."""
+    return name.replace(".", "_").replace("-", "_")

@@ -6,12 +6,11 @@ its references unresolved. Everything here may be shared between threads.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import stat
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from typing import Any
 from txpool.config import jdbc
 from txpool.config.address import Address
 from txpool.config.logins import AllowedLogin, read_allowed
-from txpool.config.other_products import other_word, unseparated
+from txpool.config.other_products import ALL_KNOWN, advice, nearest, other_word
 from txpool.config.reader import reading
 from txpool.config.secrets import (
     ConfiguredValue,
@@ -38,14 +37,12 @@ __all__ = [
     "Properties",
     "Secret",
     "SecurityWarning",
-    "nearest",
     "redact",
     "redact_url",
 ]
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
-_ALL = "the known ones are"
 NOWHERE: Mapping[str, str] = MappingProxyType({})
 _BOOLEANS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 _DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*(?P<unit>ms|s|m|h)?")
@@ -192,10 +189,10 @@ class Properties(Mapping[str, str]):
             if key not in accepted and not (passed and key.startswith(passed) and key != passed)
         ]
         # What is like no known key gets the list of those, which is shown once.
-        unlike = [where for where, _, hint in refused if hint.startswith(_ALL)]
+        unlike = [where for where, _, hint in refused if hint.startswith(ALL_KNOWN)]
         lines = []
         for where, shown, hint in refused:
-            if not hint.startswith(_ALL):
+            if not hint.startswith(ALL_KNOWN):
                 lines.append(f"{where}: unknown key {shown}: {hint}")
             elif where == unlike[-1]:
                 lines.append(f"{', '.join(unlike)}: unknown key{'s' * (len(unlike) > 1)}: {hint}")
@@ -208,7 +205,7 @@ class Properties(Mapping[str, str]):
         hint = f"that is a key of {elsewhere[key]}" if key in elsewhere else advice(key, entry.raw, known)
         other = other_word(key)
         if (
-            hint.startswith(_ALL)
+            hint.startswith(ALL_KNOWN)
             and other is not None
             and other.key in elsewhere
             and other.product != "psycopg_pool"  # whose words, as timeout, are too general
@@ -361,24 +358,3 @@ class Properties(Mapping[str, str]):
         value = self._value(key)
         has_one = value is not None and is_server(value) and self._entries[key].url().password is not None
         return Secret(self._entries[key], in_url=True) if has_one else None
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that is most like an unknown one, as the end of an error's sentence."""
-    names = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), names, n=1)
-    return f"did you mean {names[close[0]]}?" if close else f"{_ALL} {', '.join(names.values())}"
-
-
-def advice(word: str, value: str, known: Collection[str], *, argument: bool = False) -> str:
-    """What to write instead of an unknown key: another product's word is translated, else the nearest one is named."""
-    meant = [key for key in known if unseparated(key) == unseparated(word)]
-    other = other_word(word) if not meant else None
-    if other is not None and (not other.key or other.key in known):
-        return other.advice(value, argument=argument)
-    return nearest(word, map(word_of, meant or known) if argument else meant or known)
-
-
-def word_of(name: str) -> str:
-    """A key as the name of an argument."""
-    return name.replace(".", "_").replace("-", "_")

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from txpool.config.properties import Properties, word_of
+from txpool.config.other_products import word_of
+from txpool.config.properties import Properties
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from txpool.config import jdbc
 from txpool.config.keys import WHOSE, Key
-from txpool.config.other_products import other_word
-from txpool.config.properties import Properties, advice, nearest, word_of
+from txpool.config.other_products import advice, nearest, other_word, word_of
+from txpool.config.properties import Properties
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped
 from txpool.errors import ConfigurationError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from txpool.config.properties import nearest
+from txpool.config.other_products import nearest
 from txpool.errors import ProgrammingError
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.types import DataType, StructField
 
-from txpool.config.properties import nearest
+from txpool.config.other_products import nearest
 from txpool.errors import ProgrammingError
 from txpool.spark.types.encoding import ColumnEncoding
 from txpool.spark.types.nested import why_not_json

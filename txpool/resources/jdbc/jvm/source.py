@@ -8,8 +8,7 @@ from contextlib import suppress
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
-from txpool.config.other_products import other_word
-from txpool.config.properties import nearest
+from txpool.config.other_products import nearest, other_word
 from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError, described
 from txpool.resources.jdbc.dbapi.errors import Error, call

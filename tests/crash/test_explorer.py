@@ -51,7 +51,7 @@ def quiet() -> Iterator[None]:
 @pytest.mark.parametrize(
     "scenario",
     [
-        pytest.param(each, id=each.name, marks=[pytest.mark.part(6)] if each.name in LARGEST else [])
+        pytest.param(each, id=each.name, marks=[pytest.mark.part(10)] if each.name in LARGEST else [])
         for each in SCENARIOS
     ],
 )

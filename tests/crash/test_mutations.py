@@ -25,7 +25,7 @@ from txpool.xid import parse
 
 _LIMIT = 400_000
 _REAL = [mutation for mutation in MUTATIONS if mutation.test]
-_SAMPLE = 6
+_SAMPLE = 4
 if not FULL:
     _REAL = random.Random(SEED).sample(_REAL, _SAMPLE)
 

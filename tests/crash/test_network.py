@@ -15,7 +15,7 @@ from tests.crash.lost_messages import DECIDING, IMPATIENT, Statement, attempt_wi
 from tests.crash.site import DONE, UNDONE, UNKNOWN, CrashSite
 from tests.support.proxy import NetworkFault, Proxy
 
-pytestmark = pytest.mark.part(2)
+pytestmark = pytest.mark.part(3)
 SAMPLE = 5
 _IMPATIENT = "\n".join(f"driver.{key} = {value}" for key, value in IMPATIENT.items())
 

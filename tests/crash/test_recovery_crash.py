@@ -96,7 +96,7 @@ def _word(value: Any) -> str:
     return "+".join(value) if isinstance(value, tuple) else str(value)
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(3)
 @pytest.mark.parametrize(("store", "names", "point", "committed"), over_all_stores(POINTS, 4))
 def test_a_killed_transaction_has_one_outcome(
     site: Site, names: tuple[str, ...], point: str, committed: bool, evidence: Evidence
@@ -119,7 +119,7 @@ def struck_recoveries() -> Iterator[tuple[Any, ...]]:
         yield from ((*each, point) for each in (left if FULL else chance.sample(left, 1)))
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(3)
 @pytest.mark.parametrize(("store", "names", "crash", "committed", "point"), over_all_stores(struck_recoveries(), 6))
 def test_recovery_that_is_killed_goes_on_where_it_was(
     site: Site, names: tuple[str, ...], crash: str, committed: bool, point: str, evidence: Evidence

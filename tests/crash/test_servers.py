@@ -20,7 +20,7 @@ from tests.support.proxy import Proxy
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 
-pytestmark = pytest.mark.part(2)
+pytestmark = pytest.mark.part(3)
 SAMPLE = 6
 PLAIN = ("one", "two")
 LEDGER = ("one", "two", "ledger")

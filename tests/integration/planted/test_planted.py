@@ -142,7 +142,7 @@ def used() -> set[Call]:
     return set()
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(5)
 @pytest.mark.parametrize("place", PLACES)
 def test_no_command_and_no_mode_calls_what_is_planted(
     tmp_path: Path, keeper: Strangers, used: set[Call], place: str

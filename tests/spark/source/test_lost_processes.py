@@ -108,7 +108,6 @@ def test_a_worker_that_outlives_its_executor_prepares_no_part_of_its_rows(
 
 
 @pytest.mark.part(2)
-@pytest.mark.part(2)
 @pytest.mark.parametrize(
     ("table", "point", "prepared", "rows"),
     [("plain", "coordinator.prepared", 3, 0), ("keyed", "coordinator.begin", 0, 0)],

@@ -171,7 +171,6 @@ _SCRIPT = """
 
 
 @pytest.mark.part(2)
-@pytest.mark.part(2)
 @pytest.mark.parametrize(("point", "skips"), [("coordinator.prepared", False), ("coordinator.decided", True)])
 def test_a_rerun_after_the_driver_was_killed(
     spark: SparkSession,

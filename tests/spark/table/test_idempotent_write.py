@@ -139,7 +139,6 @@ _SCRIPT = """
 
 
 @pytest.mark.part(2)
-@pytest.mark.part(2)
 @pytest.mark.parametrize(("point", "ends"), [("coordinator.prepared", "direct"), ("coordinator.decided", "skipped")])
 def test_a_rerun_ends_what_a_killed_driver_has_left(
     spark: SparkSession,

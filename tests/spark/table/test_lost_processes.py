@@ -113,7 +113,6 @@ _BOTH_KINDS = """
 
 
 @pytest.mark.part(2)
-@pytest.mark.part(2)
 @pytest.mark.parametrize(("point", "rows"), [("coordinator.prepared", 1), ("coordinator.decided", 40_000)])
 def test_recovery_ends_a_killed_driver_and_sweeps_what_it_staged(
     spark_process: Callable[..., subprocess.Popen[str]],

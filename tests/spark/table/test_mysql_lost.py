@@ -114,7 +114,6 @@ _WRITES = """
 
 
 @pytest.mark.part(2)
-@pytest.mark.part(2)
 @pytest.mark.parametrize("point", ["coordinator.prepared", "coordinator.decided"])
 def test_recovery_ends_a_killed_driver_and_sweeps_what_it_left(
     spark_process: Callable[..., subprocess.Popen[str]],

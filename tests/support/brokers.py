@@ -9,7 +9,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -21,7 +20,8 @@ from nats.js.api import StreamConfig
 
 from tests.support.children import WITH_ITS_PARENT
 from tests.support.jms.broker import Artemis
-from tests.support.kafka.broker import Broker, free_ports
+from tests.support.kafka.broker import Broker
+from tests.support.ports import free_ports, listens
 from tests.support.waiting import until
 
 _RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
@@ -51,7 +51,7 @@ class OutboxBroker(ABC):
     def start(self) -> None:
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self._process = self._started(log.fileno())
-        until(self._answers, 600)
+        until(self._answers, 600, pause=0.05)
 
     @abstractmethod
     def _started(self, log: int) -> subprocess.Popen[bytes]: ...
@@ -61,7 +61,7 @@ class OutboxBroker(ABC):
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(60)
-            until(lambda: not self._listens())  # its other processes end by themselves
+            until(lambda: not listens(self.port))  # its other processes end by themselves
             self._process = None
 
     def close(self) -> None:
@@ -70,14 +70,7 @@ class OutboxBroker(ABC):
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, (self.folder / f"{self.name}.log").read_text()[-4000:]
-        return self._listens()
-
-    def _listens(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), 1):
-                return True
-        except OSError:
-            return False
+        return listens(self.port)
 
     @abstractmethod
     def create(self, name: str) -> None:

@@ -9,9 +9,15 @@ from collections.abc import Callable
 SECONDS = 60.0
 
 
-def until(condition: Callable[[], object], seconds: float = SECONDS, what: str = "it has not come about") -> None:
+def until(
+    condition: Callable[[], object],
+    seconds: float = SECONDS,
+    what: str = "it has not come about",
+    *,
+    pause: float = 0.002,
+) -> None:
     """Wait until the condition is true; AssertionError after so many seconds, which says `what` was waited for."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
-        time.sleep(0.002)
+        time.sleep(pause)

@@ -17,7 +17,7 @@ from recovery.manager import RecoveryManager
 from tests.support import preloaded
 from tests.support.jms.broker import Artemis
 from tests.support.jms.fixtures import write_site
-from tests.support.kafka.broker import free_ports
+from tests.support.ports import free_ports
 from tests.support.waiting import until
 from txpool import failpoints
 from txpool.datasource import registry

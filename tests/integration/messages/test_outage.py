@@ -10,7 +10,7 @@ import pytest
 
 import txpool
 from tests.integration.outbox.conftest import Place
-from tests.support.kafka.broker import free_ports
+from tests.support.ports import free_ports
 from txpool import DataSource, Outbox, PoolTimeout, TransactionInDoubt
 from txpool.idempotency.outage import is_outage
 from txpool.messages import MessageSession, ReceivedMessage, consumer

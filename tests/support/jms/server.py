@@ -1,4 +1,4 @@
-"""Runs Artemis until it is killed. Arguments: the class path, its file."""
+"""Runs Artemis until it is killed, and says once it has started. Arguments: the class path, its file."""
 
 import sys
 import time
@@ -8,5 +8,6 @@ import jpype
 jpype.startJVM("-Xrs", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", classpath=sys.argv[1].split(":"))
 server = jpype.JClass("org.apache.activemq.artemis.core.server.embedded.EmbeddedActiveMQ")()
 server.setConfigResourcePath(f"file:{sys.argv[2]}").start()
+print("started", flush=True)
 while True:
     time.sleep(60)

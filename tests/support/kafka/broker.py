@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import NewTopic
 from tests.support import maven
 from tests.support.children import WITH_ITS_PARENT
+from tests.support.ports import free_ports, listens
 from tests.support.waiting import until
 
 _POM = Path(__file__).with_name("pom.xml")
@@ -34,14 +34,6 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 def find_classpath(version: str = _VERSION) -> str | None:
     """Kafka's classes, which Maven brings; None if it, or Java, is missing."""
     return maven.find_classpath(_POM, kafka=version)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Broker:
@@ -97,16 +89,12 @@ class Broker:
 
     def start(self) -> None:
         self._process = self._java("kafka.Kafka", str(self._config))
-        until(self._answers, 600)
+        until(self._answers, 600, pause=0.05)
 
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, (self.folder / "broker.log").read_text()[-4000:]
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), 1):
-                return True
-        except OSError:
-            return False
+        return listens(self.port)
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)

@@ -68,7 +68,7 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = Broker(folder, classpath)
-        stack.callback(broker.kill)
+        stack.callback(broker.close)
         broker.start()
         broker.create_topics("in", "out")
         write_site(folder, broker, ("in", "out"))

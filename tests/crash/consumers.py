@@ -20,8 +20,8 @@ from recovery.manager import RecoveryManager
 from recovery.scan.report import ScanReport
 from tests.crash.evidence import SEED
 from tests.support import preloaded
+from tests.support.message_site import configured
 from tests.support.waiting import until
-from txpool.datasource import registry
 
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 MESSAGES, KILLS = (10_000, 100) if FULL else (100, 5)
@@ -134,20 +134,11 @@ class Work:
 @contextmanager
 def at_work(folder: Path, broker: Killable) -> Iterator[Work]:
     """In a working folder with the files of a site."""
-    txpool.configure("txpool.properties")
-    source = txpool.DataSource.from_properties("orders.properties")
-    with closing(sqlite3.connect("orders.db")) as connection:
-        connection.execute("pragma journal_mode = wal")
-        connection.execute("create table done (body text)")
-    source.xids_table().create()  # type: ignore[attr-defined]
-    source.close()
     print(f"seed {SEED}")
-    made = Work(folder, broker, random.Random(SEED))
-    try:
-        yield made
-    finally:
-        for role in [*made.running]:
-            made.kill(role)
-        for each in registry.opened():
-            each.close()
-        txpool.configure()
+    with configured(folder):
+        made = Work(folder, broker, random.Random(SEED))
+        try:
+            yield made
+        finally:
+            for role in [*made.running]:
+                made.kill(role)

@@ -61,7 +61,7 @@ def test_the_markers_that_a_broker_has_forgotten_are_written(tmp_path: Path, req
                 return
         pytest.fail(f"no marker was lost in {KILLS} kills: is it mended?")
     finally:
-        broker.kill()
+        broker.close()
         gc.collect()
 
 
@@ -113,7 +113,7 @@ def test_the_broker_says_that_the_right_to_write_markers_is_missing(tmp_path: Pa
             outcome, _ = end_branch(wire, record, commit=True)
             assert outcome is BranchOutcome.UNKNOWN
     finally:
-        broker.kill()
+        broker.close()
 
 
 def _forgotten(broker: Broker, number: int) -> bool:

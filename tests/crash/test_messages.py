@@ -18,31 +18,28 @@ from tests.support.kafka.broker import Broker
 
 pytestmark = pytest.mark.slow
 
-#: Their messages are delivered however often.
-QUEUES = "crash.in0", "crash.out0"
 
-
-def test_kafka(
-    kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
-) -> None:
+def test_kafka(own_kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually) -> None:
     monkeypatch.chdir(tmp_path)
-    of_kafka.write_site(tmp_path, kafka, topics, more="parking.after = 1000\n")
-    with at_work(tmp_path, kafka) as work:
+    topics = of_kafka.create_topics(own_kafka)
+    of_kafka.write_site(tmp_path, own_kafka, topics, more="parking.after = 1000\n")
+    with at_work(tmp_path, own_kafka) as work:
         eventually.in_the(places.of_files(tmp_path / "recovery.properties", marked=["orders.db"]))
         reports = work.survive()
         assert [each for report in reports for each in report.alarms] == []
         with txpool.transaction():
             txpool.session("out.properties").send("end")
-        *sent, end = kafka.told(topics[1], MESSAGES + 1)
+        *sent, end = own_kafka.told(topics[1], MESSAGES + 1)
     assert end == "end"
     assert Counter(sent) == EXPECTED
 
 
-def test_jms(artemis: Artemis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually) -> None:
+def test_jms(own_artemis: Artemis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually) -> None:
     monkeypatch.chdir(tmp_path)
-    jms.write_site(tmp_path, artemis, QUEUES, tries=1000)
-    with at_work(tmp_path, artemis) as work:
+    queues = jms.create_queues(own_artemis, prefix="crash.")  # their messages are delivered however often
+    jms.write_site(tmp_path, own_artemis, queues, tries=1000)
+    with at_work(tmp_path, own_artemis) as work:
         eventually.in_the(places.of_files(tmp_path / "recovery.properties", marked=["orders.db"]))
         work.survive()
-    assert Counter(artemis.bodies(QUEUES[1])) == EXPECTED
-    assert artemis.bodies(QUEUES[0]) == []
+    assert Counter(own_artemis.bodies(queues[1])) == EXPECTED
+    assert own_artemis.bodies(queues[0]) == []

@@ -58,14 +58,15 @@ class OutboxBroker(ABC):
 
     def kill(self) -> None:
         """Kill it with all its processes, which are a group of their own."""
-        if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(60)
-            until(lambda: not listens(self.port))  # its other processes end by themselves
-            self._process = None
+        assert self._process is not None, "it was not started here: others use it, too"
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(60)
+        until(lambda: not listens(self.port))  # its other processes end by themselves
+        self._process = None
 
     def close(self) -> None:
-        self.kill()
+        if self._process is not None:
+            self.kill()
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -105,18 +106,27 @@ class RabbitMQ(OutboxBroker):
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none",
         }
-        command = [*WITH_ITS_PARENT, "epmd", "-port", str(epmd), "-address", "127.0.0.1"]
-        self._epmd = subprocess.Popen(command, env=self._env)
+        self._epmd: subprocess.Popen[bytes] | None = None
 
     def _started(self, log: int) -> subprocess.Popen[bytes]:
+        if self._epmd is None:
+            command = [*WITH_ITS_PARENT, "epmd", "-port", self._env["ERL_EPMD_PORT"], "-address", "127.0.0.1"]
+            self._epmd = subprocess.Popen(command, env=self._env, stdout=log, stderr=log)
         return subprocess.Popen(
-            [_RABBITMQ], env=self._env, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
+            [*WITH_ITS_PARENT, _RABBITMQ],
+            env=self._env,
+            stdout=log,
+            stderr=log,
+            cwd=self.folder,
+            start_new_session=True,
         )
 
     def close(self) -> None:
         super().close()
-        self._epmd.kill()
-        self._epmd.wait(60)
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd.wait(60)
+            self._epmd = None
 
     def _connect(self) -> pika.BlockingConnection:
         return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port))
@@ -220,7 +230,7 @@ class Jms(_OfOthers):
         self.keys = f"jdbc.classpath = {broker.classpath}\n"
 
     def create(self, name: str) -> None:
-        self._broker.manage("createQueue", name, name, "ANYCAST")
+        self._broker.create_queues(name)
 
     def messages(self, name: str) -> list[tuple[str, bytes]]:
         return self._broker.browsed(name)

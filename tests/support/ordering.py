@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.marking import OWN_SPARK
 
-#: Fixtures of brokers that a process's tests share. Each takes some ten seconds of CPU to start.
-_BROKERS = ("kafka", "broker", "artemis")
+#: Fixtures of brokers. One that tests kill is a process's own, and takes some ten seconds of CPU to start; over JMS a
+#: JVM is started in the process.
+_BROKERS = ("own_artemis", "artemis", "broker", "own_kafka", "kafka")
 
 
 @pytest.hookimpl(trylast=True)
@@ -17,8 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long comes first, since at the end no process is to wait for another's last test.
 
     One process begins with all that share a Spark, which takes long to start and to get warm, another with all that
-    start a Spark of their own, and a third with all others that are slow: first those of brokers, which so are started
-    once a run.
+    start a Spark of their own, and a third with all others that are slow: first those of brokers.
     """
     of_brokers: list[pytest.Item] = []
     shared: list[pytest.Item] = []

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+from base64 import urlsafe_b64decode
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ import txpool
 from recovery.manager import RecoveryManager
 from tests.support import preloaded
 from tests.support.jms.broker import Artemis
-from tests.support.jms.fixtures import write_site
+from tests.support.jms.fixtures import create_queues, write_site
+from tests.support.message_site import configured
 from tests.support.ports import free_ports
+from tests.support.shared import node_of, unique
 from tests.support.waiting import until
 from txpool import failpoints
-from txpool.datasource import registry
 from txpool.idempotency.outage import is_outage
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import PrepareVote
@@ -53,9 +55,13 @@ class Site:
     def out(self) -> list[str]:
         return self.broker.bodies(self.queues[1])
 
+    def branches(self, raw: JmsConnection) -> list[Xid]:
+        """Those of this test's node: other tests use the broker, too."""
+        return [each.xid for each in raw.database.listed(raw) if each.xid.node == node_of(self.queues)]
+
     def listed(self) -> set[str]:
         with closing_session(self.sessions.connect()) as raw:
-            return {each.xid.joined for each in raw.database.listed(raw)}
+            return {each.joined for each in self.branches(raw)}
 
     def reconnect(self) -> None:
         self.broker.kill()
@@ -73,26 +79,32 @@ class closing_session:
         self.raw.drop()
 
 
+@contextmanager
+def site_over(broker: Artemis, folder: Path) -> Iterator[Site]:
+    queues = create_queues(broker)
+    write_site(folder, broker, queues)
+    with configured(folder):
+        made = Site(folder, broker, queues)
+        yield made
+        with closing_session(made.sessions.connect()) as raw:
+            for each in made.branches(raw):
+                with suppress(XaError):
+                    raw.xa.rollback(java(each))
+
+
 @pytest.fixture
-def site(artemis: Artemis, queues: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(artemis: Artemis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.chdir(tmp_path)
-    write_site(tmp_path, artemis, queues)
-    txpool.configure("txpool.properties")
-    with closing(sqlite3.connect("orders.db")) as connection:
-        connection.execute("create table done (body text)")
-        connection.execute("pragma journal_mode = wal")
-    registry.shared(str(tmp_path / "orders.properties"), lambda: txpool.DataSource.from_properties("orders.properties"))
-    txpool.connect("orders.properties").close()
-    registry.by_key[str(tmp_path / "orders.properties")].xids_table().create()  # type: ignore[attr-defined]
-    made = Site(tmp_path, artemis, queues)
-    yield made
-    with closing_session(made.sessions.connect()) as raw:
-        for each in raw.database.listed(raw):
-            with suppress(XaError):
-                raw.xa.rollback(java(each.xid))
-    for each in registry.opened():
-        each.close()
-    txpool.configure()
+    with site_over(artemis, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def own_site(own_artemis: Artemis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """Over a broker that the test may kill and change."""
+    monkeypatch.chdir(tmp_path)
+    with site_over(own_artemis, tmp_path) as made:
+        yield made
 
 
 def java(xid: Xid) -> Any:
@@ -196,13 +208,13 @@ def test_a_rollback_sends_nothing_and_delivers_again(site: Site) -> None:
 
 
 def test_ten_rollbacks_make_a_dead_letter(site: Site) -> None:
-    site.inward.send("dead")
+    sent = site.inward.send("dead")
     for _ in range(10):
         with pytest.raises(KeyError), txpool.transaction():
             assert texts(site.inward.receive(1, timeout=60)) == ["dead"]
             raise KeyError
     assert site.broker.bodies(site.queues[0]) == []
-    assert site.broker.bodies("dead") == ["dead"]
+    assert (sent, b"dead") in site.broker.browsed("dead")
 
 
 def test_what_jms_lacks_is_refused(site: Site) -> None:
@@ -237,7 +249,7 @@ def test_a_topic_is_sent_to_and_its_subscription_is_a_queue(site: Site) -> None:
 
 
 def test_a_queue_that_the_broker_would_delete_is_refused(site: Site) -> None:
-    name = f"auto{os.getpid()}"
+    name = unique("auto")
     text = (site.folder / "out.properties").read_text()
     (site.folder / "auto.properties").write_text(
         text.replace(f"queue = {site.queues[1]}", f"queue = {name}").replace("name = out", "name = auto")
@@ -297,19 +309,19 @@ def test_a_branch_that_the_broker_has_timed_out_rolls_back(site: Site, monkeypat
     assert site.sql("select * from done") == []
 
 
-def test_what_is_prepared_outlives_its_process_and_the_broker(site: Site) -> None:
-    killed_at(site, "marked.committed")
-    site.reconnect()
+def test_what_is_prepared_outlives_its_process_and_the_broker(own_site: Site) -> None:
+    killed_at(own_site, "marked.committed")
+    own_site.reconnect()
     with closing(RecoveryManager("recovery.properties")) as manager:
         assert manager.scan().heuristics == ()
-    assert site.out() == ["child"]
-    assert site.listed() == set()
+    assert own_site.out() == ["child"]
+    assert own_site.listed() == set()
 
 
 def test_an_operators_rollback_is_told_and_forgotten(site: Site) -> None:
     killed_at(site, "marked.committed")
-    (line,) = site.broker.manage("listPreparedTransactions")
-    encoded = str(line).split("base64: ")[1].split()[0]
+    lines = [str(each).split("base64: ")[1].split()[0] for each in site.broker.manage("listPreparedTransactions")]
+    (encoded,) = (each for each in lines if node_of(site.queues).encode() in urlsafe_b64decode(each))
     assert site.broker.manage("rollbackPreparedTransaction", encoded)
     assert len(site.listed()) == 1
     with closing(RecoveryManager("recovery.properties")) as manager:
@@ -321,10 +333,10 @@ def test_an_operators_rollback_is_told_and_forgotten(site: Site) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_by_its_generation_a_commit_whose_answer_was_lost_is_no_hazard(site: Site, *, kept: bool) -> None:
-    killed_at(site, "coordinator.committed", ends=True)
+def test_by_its_generation_a_commit_whose_answer_was_lost_is_no_hazard(own_site: Site, *, kept: bool) -> None:
+    killed_at(own_site, "coordinator.committed", ends=True)
     if not kept:  # as after a failover to a broker that was restored
-        with closing_session(site.sessions.connect()) as raw:
+        with closing_session(own_site.sessions.connect()) as raw:
             selector = "txpool_kind = 'generation'"
             with raw.receiving(raw.queue(QUEUE), selector) as consumer:
                 while consumer.receiveNoWait() is not None:
@@ -332,7 +344,7 @@ def test_by_its_generation_a_commit_whose_answer_was_lost_is_no_hazard(site: Sit
     with closing(RecoveryManager("recovery.properties")) as manager:
         heuristics = manager.scan().heuristics
     assert len(heuristics) == (0 if kept else 1)
-    assert site.out() == ["child"]
+    assert own_site.out() == ["child"]
 
 
 CHILD = """
@@ -375,8 +387,8 @@ def test_a_forged_branch_is_listed_and_never_ended(site: Site) -> None:
     killed_at(site, "marked.committed")
     (ours,) = site.listed()
     with closing_session(site.sessions.connect()) as raw:
-        (listed,) = raw.database.listed(raw)
-    forged = make_xid(listed.xid.gtrid, 7, "out")
+        (listed,) = site.branches(raw)
+    forged = make_xid(listed.gtrid, 7, "out")
     prepared(site, forged)
     assert site.listed() == {ours, forged.joined}
     with closing(RecoveryManager("recovery.properties")) as manager:
@@ -415,6 +427,7 @@ def test_an_interrupt_leaves_nothing(site: Site, point: str) -> None:
 
 
 def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
+    site.inward.parking = f"parked-{site.queues[0]}"
     for text in ("one", "bad", "two", "three"):
         site.inward.send(text)
 
@@ -485,27 +498,27 @@ def test_a_consumer_parks_what_it_cannot_read_as_it_is(site: Site) -> None:
     opened.close()
 
 
-def test_an_outage_of_the_broker_is_no_try_of_a_message(site: Site) -> None:
-    text = (site.folder / "out.properties").read_text()
-    (site.folder / "gone.properties").write_text(
-        text.replace(str(site.broker.port), str(free_ports(1)[0])).replace("name = out", "name = gone")
+def test_an_outage_of_the_broker_is_no_try_of_a_message(own_site: Site) -> None:
+    text = (own_site.folder / "out.properties").read_text()
+    (own_site.folder / "gone.properties").write_text(
+        text.replace(str(own_site.broker.port), str(free_ports(1)[0])).replace("name = out", "name = gone")
     )
     with pytest.raises(txpool.OperationalError) as unreachable, txpool.transaction():
         txpool.session("gone.properties").send("x")
     assert is_outage(unreachable.value)
     with pytest.raises(txpool.OperationalError) as refused, txpool.transaction():
-        site.outward.send(b"x" * 1_000_000, headers={"h": "x" * 200_000})
+        own_site.outward.send(b"x" * 1_000_000, headers={"h": "x" * 200_000})
     assert not is_outage(refused.value)
     errors = []
     with pytest.raises(txpool.TransactionRolledBack), txpool.transaction():
-        site.outward.send("x")
-        site.reconnect()
+        own_site.outward.send("x")
+        own_site.reconnect()
         for _ in range(2):
             with pytest.raises(txpool.OperationalError) as lost:
-                site.outward.send("y")
+                own_site.outward.send("y")
             errors.append(lost.value)
     assert [is_outage(each) for each in errors] == [True, True]
-    assert site.out() == []
+    assert own_site.out() == []
 
 
 def test_the_commands_know_it(site: Site) -> None:

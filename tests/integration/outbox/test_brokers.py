@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -16,13 +15,13 @@ import pytest
 import txpool
 from tests.support import preloaded
 from tests.support.brokers import Jms, Kafka, Nats, OutboxBroker, RabbitMQ
+from tests.support.shared import own, shared, unique
 from tests.support.waiting import SECONDS
 from txpool.outbox import Message, Outbox
 from txpool.process.exit_codes import TxpoolExitCode
 
 pytestmark = pytest.mark.slow
 
-_numbers = itertools.count()
 #: The brokers that take long to start are killed and restart, too.
 EVERY = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 JAVAS = ("kafka", "jms")
@@ -48,20 +47,17 @@ app(["outbox", "run", "--once", "orders.properties"])
 
 @pytest.fixture(scope="module", params=["nats", "rabbitmq", "kafka", "jms"])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutboxBroker]:
-    folder = tmp_path_factory.mktemp(request.param)
-    require = request.getfixturevalue("require")
-    made: OutboxBroker
-    if request.param == "kafka":
-        made = Kafka(folder, request.getfixturevalue("kafka"))
-    elif request.param == "jms":
-        made = Jms(folder, request.getfixturevalue("artemis"))
+    """What is killed is this module's own; else it is the run's."""
+    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
+    if kind == "kafka":
+        yield Kafka(folder, request.getfixturevalue("own_kafka" if EVERY else "kafka"))
+    elif kind == "jms":
+        yield Jms(folder, request.getfixturevalue("own_artemis" if EVERY else "artemis"))
     else:
-        kind = Nats if request.param == "nats" else RabbitMQ
-        require(not kind.missing, kind.missing)
-        made = kind(folder)
-        made.start()
-    yield made
-    made.close()
+        make = Nats if kind == "nats" else RabbitMQ
+        request.getfixturevalue("require")(not make.missing, make.missing)
+        with (shared if kind in SLOW and not EVERY else own)(tmp_path_factory, make) as made:
+            yield made
 
 
 class Shop:
@@ -106,7 +102,7 @@ class Shop:
 
 @pytest.fixture
 def shop(broker: OutboxBroker, tmp_path: Path) -> Iterator[Shop]:
-    yield Shop(tmp_path, broker, f"orders-{next(_numbers)}")
+    yield Shop(tmp_path, broker, unique("orders"))
     txpool.DataSource.from_properties(tmp_path / "orders.properties").close()
 
 

@@ -14,6 +14,7 @@ import pytest
 from recovery.manager import RecoveryManager
 from tests.support.kafka.broker import Broker
 from tests.support.kafka.fixtures import write_site
+from tests.support.shared import node_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -142,4 +143,4 @@ def test_each_row_is_sent_once_whichever_attempt_or_driver_is_lost(
     finally:
         admin.close()
     names = [each.transactional_id for found in open_now.values() for each in found]
-    assert [each for each in names if each.startswith("txp1:")] == []
+    assert [each for each in names if each.startswith(f"txp1:{node_of(topics)}:")] == []

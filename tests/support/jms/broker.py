@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,23 +29,23 @@ _CONFIG = """<configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core"
 <address-setting match="#"><dead-letter-address>dead</dead-letter-address></address-setting>
 <address-setting match="crash.#"><max-delivery-attempts>-1</max-delivery-attempts></address-setting>
 </address-settings>
-<addresses>{addresses}</addresses>
+<addresses>
+<address name="dead"><anycast><queue name="dead"/></anycast></address>
+<address name="news"><multicast><queue name="shop"/></multicast></address>
+</addresses>
 </core></configuration>"""
-_ADDRESS = '<address name="{0}"><anycast><queue name="{0}"/></anycast></address>'
-_TOPIC = '<address name="news"><multicast><queue name="shop"/></multicast></address>'
 _CLIENT = "org.apache.activemq.artemis.jms.client.ActiveMQXAConnectionFactory"
 
 
 class Artemis:
     """A broker in a folder."""
 
-    def __init__(self, folder: Path, classpath: str, queues: list[str]) -> None:
+    def __init__(self, folder: Path, classpath: str) -> None:
         (self.port,) = free_ports(1)
         self.folder, self.classpath = folder, classpath
         self._process: subprocess.Popen[bytes] | None = None
-        addresses = "".join(map(_ADDRESS.format, [*queues, "dead"])) + _TOPIC
         self._config = folder / "broker.xml"
-        self._config.write_text(_CONFIG.format(folder=folder, port=self.port, addresses=addresses))
+        self._config.write_text(_CONFIG.format(folder=folder, port=self.port))
 
     @property
     def url(self) -> str:
@@ -67,8 +66,12 @@ class Artemis:
         return "started\n" in said
 
     def kill(self) -> None:
+        assert self._process is not None, "it was not started here: others use it, too"
+        self.close()
+
+    def close(self) -> None:
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
+            self._process.kill()
             self._process.wait(60)
             self._process = None
 
@@ -80,6 +83,11 @@ class Artemis:
         opened = call(call(classes.load(_CLIENT), self.url).createXAConnection)
         call(opened.start)
         return opened
+
+    def create_queues(self, *names: str) -> None:
+        """Durable ones, which the broker never deletes by itself."""
+        for name in names:
+            self.manage("createQueue", name, name, "ANYCAST")
 
     def bodies(self, queue: str) -> list[str]:
         """What can be received there; it stays."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,19 +96,13 @@ class Broker:
         return listens(self.port)
 
     def kill(self) -> None:
-        self._end(signal.SIGKILL)
+        assert self._process is not None, "it was not started here: others use it, too"
+        self.close()
 
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def _end(self, number: int) -> None:
+    def close(self) -> None:
         if self._process is not None:
-            self._process.send_signal(number)
-            try:
-                self._process.wait(60)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(60)
+            self._process.kill()
+            self._process.wait(60)
             self._process = None
 
     def admin(self) -> KafkaAdminClient:

@@ -17,6 +17,7 @@ from recovery.scan.datasources.asking import Asking
 from recovery.scan.datasources.workers import NoAnswer
 from txpool.config.secrets import describe_error
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord, forget_ends, remembers_end
+from txpool.resources.blocking import EndedWhenAwaited
 from txpool.resources.deadlines import within_step_timeout
 from txpool.resources.recovery_access import BranchRecovery, SharedPhaseTwo, optional
 from txpool.tm.commit.progress import PhaseTwoProgress
@@ -61,7 +62,7 @@ class BranchEnds:
         if found is None:
             manager = self._managers[datasource]
             share = optional(manager, "phase_two")
-            phase_two, most = (_EndedWhenAwaited(manager), 1) if share is None else (share(), _AT_ONCE)
+            phase_two, most = (EndedWhenAwaited(manager), 1) if share is None else (share(), _AT_ONCE)
             found = self._datasources[datasource] = _BranchesOfOne(
                 phase_two, partial(self._asking.start, datasource), most
             )
@@ -205,41 +206,3 @@ def _await_some(branches: Sequence[AskedBranch], answers: dict[AskedBranch, Answ
             answers[branch] = error
         if until is not None and monotonic() > until:
             return
-
-
-class _EndedWhenAwaited:
-    """Ends each branch by `BranchRecovery.commit` or `rollback`, when its answer is awaited.
-
-    Not when it is started, as `BlockingBranch` does: of several in one datasource, each has the whole time of a step.
-    """
-
-    def __init__(self, manager: BranchRecovery) -> None:
-        self._manager = manager
-
-    def branch(self, record: BranchRecord) -> Branch:
-        return _BranchEndedWhenAwaited(self._manager, record)
-
-    def close(self) -> None:
-        """Nothing: there is no connection."""
-
-
-class _BranchEndedWhenAwaited:
-    def __init__(self, manager: BranchRecovery, record: BranchRecord) -> None:
-        self.record = record
-        self._manager = manager
-
-    @property
-    def datasource(self) -> str:
-        return self.record.datasource
-
-    def start_commit(self) -> None:
-        """Nothing: `commit` sends and waits."""
-
-    def await_commit(self) -> BranchOutcome:
-        return self._manager.commit(self.record)
-
-    def start_rollback(self) -> None:
-        """Nothing: `rollback` sends and waits."""
-
-    def await_rollback(self) -> BranchOutcome:
-        return self._manager.rollback(self.record)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from txpool.resources.base import BranchOutcome, BranchRecord
 
 if TYPE_CHECKING:
+    from txpool.resources.base import Branch
     from txpool.resources.recovery_access import BranchRecovery
     from txpool.xid import Xid
 
@@ -59,6 +61,45 @@ class _Recovered(BlockingBranch):
 
     def end(self, *, commit: bool) -> BranchOutcome:
         return self._access.commit(self.record) if commit else self._access.rollback(self.record)
+
+
+class EndedWhenAwaited:
+    """Phase two of a pass: ends each branch by `BranchRecovery.commit` or `rollback`, when its answer is awaited.
+
+    Not when it is started, as `BlockingBranch` does: of several in one datasource, each has the whole time of a step.
+    """
+
+    def __init__(self, access: BranchRecovery, close: Callable[[], object] = lambda: None) -> None:
+        self._access, self._close = access, close
+
+    def branch(self, record: BranchRecord) -> Branch:
+        return _EndedWhenAwaited(self._access, record)
+
+    def close(self) -> None:
+        """Close the connection, if it has one."""
+        self._close()
+
+
+class _EndedWhenAwaited:
+    def __init__(self, access: BranchRecovery, record: BranchRecord) -> None:
+        self.record = record
+        self._access = access
+
+    @property
+    def datasource(self) -> str:
+        return self.record.datasource
+
+    def start_commit(self) -> None:
+        """Nothing: `commit` sends and waits."""
+
+    def await_commit(self) -> BranchOutcome:
+        return self._access.commit(self.record)
+
+    def start_rollback(self) -> None:
+        """Nothing: `rollback` sends and waits."""
+
+    def await_rollback(self) -> BranchOutcome:
+        return self._access.rollback(self.record)
 
 
 class RecoveryOneByOne(ABC):

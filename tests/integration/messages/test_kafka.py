@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import ClusterAuthorizationFailedError
 
 import txpool
@@ -510,6 +510,28 @@ def test_recovery_ends_what_a_dead_process_has_left(site: Site, *, decided: bool
         assert [each.kind for each in report.alarms] == ["foreign"]
         assert len(site.listed()) == 1
     assert site.sql("select body from done") == [("child",)] * decided
+
+
+def test_a_pass_of_recovery_ends_all_branches_over_one_client(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And opens two more, to identify the cluster and to list, for each of the two sessions that lead there."""
+    made: list[str] = []
+    begin = KafkaAdminClient.__init__
+
+    def counted(client: KafkaAdminClient, **options: Any) -> None:
+        made.append("")
+        begin(client, **options)
+
+    monkeypatch.setattr(KafkaAdminClient, "__init__", counted)
+    opened = []
+    for count in (1, 3):
+        for _ in range(count):
+            killed_at(site, "marked.committed")
+        del made[:]
+        with closing(RecoveryManager("recovery.properties")) as manager:
+            assert len(manager.scan().forgotten) == count
+        opened.append(len(made))
+    assert opened[0] == opened[1]
+    assert site.out() == [b"child"] * 4
 
 
 def test_the_commands_know_it(site: Site) -> None:

@@ -24,7 +24,7 @@ from txpool.resources.base import (
     Refused,
     Role,
 )
-from txpool.resources.blocking import BlockingBranch, RecoveryOneByOne
+from txpool.resources.blocking import BlockingBranch, EndedWhenAwaited, RecoveryOneByOne
 from txpool.resources.own.resource import Work
 from txpool.resources.recovery_access import LackOfRight, PreparedBranch
 from txpool.xid import PREFIX, Xid, make_xid, parse
@@ -287,6 +287,13 @@ class KafkaRecovery(RecoveryOneByOne):
                     evidence = evidence_of(state.producer, state.parts)
                     found.append(PreparedBranch(xid, roles=self._roles, evidence=evidence))
         return found
+
+    def phase_two(self) -> EndedWhenAwaited:
+        """The end of a pass's branches, over one client."""
+        wire = self._connect()
+        access = KafkaRecovery(lambda: wire, trusted=False, shared=True)
+        access._failures = self._failures
+        return EndedWhenAwaited(access, wire.close)
 
     def end(self, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
         try:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from txpool.config.secrets import ValueSource
@@ -64,14 +65,14 @@ class JmsSession(MessageSession):
             _require_text(value, name)
         with self._branch() as raw:
             target = raw.topic(self._topic) if self._topic is not None else raw.queue(self._from())
-            raw.send(target, raw.message(sent), delay=sent.delay)
+            until = _ambient().deadlines.before_decision()
+            patience = inf if until is None else max(0.1, until - time.monotonic())
+            raw.send(target, raw.message(sent), delay=sent.delay, patience=patience)
 
     @contextmanager
     def _branch(self) -> Iterator[JmsConnection]:
         """The session of the ambient transaction's branch. An error within it is a vote to roll back."""
-        ambient = current()
-        assert ambient is not None  # noqa: S101 - the callers have one
-        raw = ambient.enlist_datasource(self.source).pooled.begun()
+        raw = _ambient().enlist_datasource(self.source).pooled.begun()
         try:
             yield raw
         except BaseException as error:
@@ -207,12 +208,12 @@ class JmsSession(MessageSession):
         return found is not None
 
     def _to_park(self, raw: JmsConnection, found: Any, message: ReceivedMessage, error: str) -> Any:
+        headers: Mapping[str, str] = {**message.headers, ERROR: readable(error)}
         try:
             self._message(raw, found)
+            return raw.message(Outgoing(message.id, message.body, None, headers, 0))
         except NotSupportedError:
             return found  # as it is
-        headers: Mapping[str, str] = {**message.headers, ERROR: readable(error)}
-        return raw.message(Outgoing(message.id, message.body, None, headers, 0))
 
     def parked(self) -> tuple[int, float | None]:
         with self._apart() as raw:
@@ -221,6 +222,12 @@ class JmsSession(MessageSession):
             first = next(raw.browse(raw.queue(self.parking)), None)
             age = None if first is None else max(0.0, time.time() - int(first.getJMSTimestamp()) / 1000)
             return raw.count(self.parking), age
+
+
+def _ambient() -> Transaction:
+    ambient = current()
+    assert ambient is not None  # noqa: S101 - the callers have one
+    return ambient
 
 
 def _place(found: Any) -> str:

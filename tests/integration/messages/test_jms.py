@@ -28,7 +28,7 @@ from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import PrepareVote
 from txpool.resources.deadlines import NO_DEADLINES
 from txpool.resources.jdbc.databases.by_xa import XaError
-from txpool.resources.jms import broker
+from txpool.resources.jms import broker, connection
 from txpool.resources.jms.branch import JmsBranch, JmsWork
 from txpool.resources.jms.broker import QUEUE
 from txpool.resources.jms.connection import JmsConnection
@@ -174,8 +174,6 @@ def test_message_row_message(site: Site) -> None:
 
 def test_large_messages_and_those_of_other_programs(site: Site) -> None:
     large = os.urandom(1_000_000)
-    with pytest.raises(txpool.OperationalError, match="Header size"):
-        site.inward.send(large, headers={"h": "x" * 200_000})
     site.inward.send(large, headers={"h": "x" * 10_000})
     opened = site.broker.connect()
     plain = opened.createSession(False, 1)
@@ -192,6 +190,54 @@ def test_large_messages_and_those_of_other_programs(site: Site) -> None:
     opened.close()
     with pytest.raises(txpool.NotSupportedError, match="MapMessage"), txpool.transaction():
         site.inward.receive(10, timeout=60)
+
+
+@pytest.mark.parametrize("body", ["x", "x" * 99_000, "x" * 1_000_000])
+def test_headers_that_the_broker_would_refuse_at_the_commit_are_refused_before(site: Site, body: str) -> None:
+    """Their record in its journal would be too long: it says so at a commit, which is in doubt then."""
+    most = "x" * 49_900  # with the name, and the id with its own, in two bytes each
+    site.inward.send(body, headers={"h": most})
+    for text in (most + "x" * 100, "x" * 600_000):
+        with pytest.raises(txpool.NotSupportedError, match="at most 100,000, with their names"), txpool.transaction():
+            site.outward.send(body, headers={"h": text})
+    with txpool.transaction():
+        (found,) = site.inward.receive(10, timeout=60)
+    assert (found.text, dict(found.headers)) == (body, {"h": most})
+    assert site.out() == []
+
+
+def test_a_full_address_that_blocks_its_senders_holds_none_for_ever(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own limit, or by the transaction's timeout; what waits there can be received, and then it goes on."""
+    full = unique("full.q")
+    site.broker.create_queues(full)
+    text = (site.folder / "out.properties").read_text()
+    (site.folder / "full.properties").write_text(
+        text.replace(f"queue = {site.queues[1]}", f"queue = {full}").replace("name = out", "name = full")
+    )
+    session, sent = txpool.session("full.properties"), 0
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(txpool.OperationalError, match="its address is full, maybe") as error,
+    ):
+        patch.setattr(connection, "_PATIENCE", 1.0)
+        while sent < 100:
+            session.send(b"x" * 50_000)
+            sent += 1
+    assert is_outage(error.value)
+    assert 0 < sent < 100
+    with pytest.raises(txpool.TransactionRolledBack), txpool.transaction(timeout=1):
+        with txpool.connect("orders.properties") as orders:
+            orders.execute("insert into done values ('never')")
+        with suppress(txpool.Error):
+            session.send(b"x" * 50_000)
+    assert site.sql("select * from done") == []
+    assert len(site.broker.bodies(full)) == sent
+    with txpool.transaction():
+        assert len(session.receive(100, timeout=60)) == sent
+    session.send("x")
+    assert site.broker.bodies(full) == ["x"]
 
 
 def test_a_rollback_sends_nothing_and_delivers_again(site: Site) -> None:
@@ -506,8 +552,11 @@ def test_an_outage_of_the_broker_is_no_try_of_a_message(own_site: Site) -> None:
     with pytest.raises(txpool.OperationalError) as unreachable, txpool.transaction():
         txpool.session("gone.properties").send("x")
     assert is_outage(unreachable.value)
-    with pytest.raises(txpool.OperationalError) as refused, txpool.transaction():
-        own_site.outward.send(b"x" * 1_000_000, headers={"h": "x" * 200_000})
+    (own_site.folder / "small.properties").write_text(
+        text.replace("name = out", "name = small") + "driver.minLargeMessageSize = 500\n"
+    )
+    with pytest.raises(txpool.OperationalError, match="Header size") as refused, txpool.transaction():
+        txpool.session("small.properties").send(b"x" * 1_000, headers={"h": "x" * 1_000})
     assert not is_outage(refused.value)
     errors = []
     with pytest.raises(txpool.TransactionRolledBack), txpool.transaction():

@@ -28,6 +28,8 @@ _CONFIG = """<configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core"
 <address-settings>
 <address-setting match="#"><dead-letter-address>dead</dead-letter-address></address-setting>
 <address-setting match="crash.#"><max-delivery-attempts>-1</max-delivery-attempts></address-setting>
+<address-setting match="full.#"><max-size-bytes>100K</max-size-bytes><address-full-policy>BLOCK</address-full-policy>
+</address-setting>
 </address-settings>
 <addresses>
 <address name="dead"><anycast><queue name="dead"/></anycast></address>

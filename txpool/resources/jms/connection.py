@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, described
 from txpool.resources.base import PrepareLocation, Refused
-from txpool.resources.jdbc.dbapi.errors import call
+from txpool.resources.jdbc.dbapi.errors import ConnectionLost, call
+from txpool.tm.background.timers import Timer, Timers
 
 if TYPE_CHECKING:
     from txpool.resources.jdbc.jvm.jvm import Classes
@@ -21,6 +22,13 @@ ERROR: Final = "txpool_error"
 _CORE: Final = "org.apache.activemq.artemis.api.core"
 _SLICE: Final = 1.0
 _AUTO_ACKNOWLEDGE: Final = 1
+#: For how many seconds a send waits at most: an address that is full, whose policy is BLOCK, would hold it for ever.
+_PATIENCE: Final = 30.0
+#: How many bytes the headers of a message have at most, in UTF-16. A broker's journal takes no record that is longer
+#: than its buffer, 490 KiB of a stock broker. It says so at the branch's end: a one-phase commit is in doubt then.
+_MOST_HEADERS: Final = 100_000
+
+_timers = Timers()
 
 
 class JmsConnection:
@@ -40,6 +48,7 @@ class JmsConnection:
     failed: BaseException | None = None
     autocommit = True
     broken = False
+    _sending: Timer | None = None  #: When the send gives up that is under way.
     # What only connections of databases can be.
     begun = in_transaction = ended_unseen = may_have_committed = holds_branch = False
 
@@ -81,7 +90,7 @@ class JmsConnection:
     def left(self) -> None:
         """Note that its branch has ended."""
         self.started = self.start_answered = self.xa_ended = False
-        self.java_xid = self.failed = None
+        self.java_xid = self.failed = self._sending = None
 
     # -- queues -------------------------------------------------------------------------------------------------
 
@@ -142,7 +151,14 @@ class JmsConnection:
     # -- messages -----------------------------------------------------------------------------------------------
 
     def message(self, sent: Outgoing) -> Any:
-        """A message of JMS's."""
+        """A message of JMS's. NotSupportedError if its headers are too long."""
+        headers = {**sent.headers, ID: sent.id}
+        size = sum(len(f"{name}{value}".encode("utf-16-le", "surrogatepass")) for name, value in headers.items())
+        if size > _MOST_HEADERS:
+            raise NotSupportedError(
+                f"{self.name}: a message's headers have {size:,} bytes in UTF-16, and over JMS they have at most "
+                f"{_MOST_HEADERS:,}, with their names. Nothing was sent; the body has no such limit"
+            )
         if sent.body is None:
             made = call(self.session.createMessage)
         else:
@@ -150,19 +166,44 @@ class JmsConnection:
 
             made = call(self.session.createBytesMessage)
             call(made.writeBytes, JArray(JByte)(sent.body))
-        for name, value in {**sent.headers, ID: sent.id}.items():
+        for name, value in headers.items():
             call(made.setStringProperty, name, value)
         return made
 
-    def send(self, destination: Any, message: Any, *, delay: float = 0, live: float = 0) -> None:
-        """Send it, in the branch that is open; without one it is there at once. `live` is in seconds, 0 for ever."""
+    def send(
+        self, destination: Any, message: Any, *, delay: float = 0, live: float = 0, patience: float = _PATIENCE
+    ) -> None:
+        """Send it, in the branch that is open; without one it is there at once. `live` is in seconds, 0 for ever.
+
+        ConnectionLost if the broker does not take it for so many seconds: then the connection is closed.
+        """
         producer = call(self.session.createProducer, destination)
         try:
             call(producer.setDeliveryDelay, int(delay * 1000))
             call(producer.setTimeToLive, int(live * 1000))
-            call(producer.send, message)
+            self._sending = timer = _timers.after(min(patience, _PATIENCE), lambda: self._give_up(timer))
+            try:
+                call(producer.send, message)
+            finally:
+                timer.cancel()
+        except Exception as error:
+            raise (self._too_late() if self.broken else error) from None
         finally:
-            call(producer.close)
+            if not self.broken:
+                call(producer.close)
+        if self.broken:
+            raise self._too_late()
+
+    def _give_up(self, timer: Timer) -> None:
+        if self._sending is timer:  # else it has ended, and an interrupt has kept it from the cancel
+            self.drop()
+
+    def _too_late(self) -> ConnectionLost:
+        return ConnectionLost(
+            f"datasource {self.name}: the broker did not take a message in time: its address is full, maybe, and "
+            "blocks who sends there (address-full-policy). The session was closed, and what its branch has sent rolls "
+            "back. Receive what is there"
+        )
 
     @contextmanager
     def receiving(self, queue: Any, selector: str | None = None) -> Iterator[Any]:

@@ -1,6 +1,7 @@
 """A consumer that writes a row and sends a message for each that it gets, recovery and a broker: all are killed.
 
 By default 100 messages and 5 kills, chosen by a seed (TXPOOL_CRASH_SEED); with TXPOOL_CRASH_FULL=1, 10,000 and 100.
+With TXPOOL_CRASH_SECONDS nobody is killed any more after so many seconds, and all messages are done all the same.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import random
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import txpool
 from recovery.manager import RecoveryManager
@@ -26,6 +27,10 @@ from tests.support.waiting import until
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 MESSAGES, KILLS = (10_000, 100) if FULL else (100, 5)
 EXPECTED = Counter(map(str, range(MESSAGES)))
+#: For how many seconds they are killed at most.
+SECONDS = float(os.environ.get("TXPOOL_CRASH_SECONDS", "inf"))
+#: For how many seconds nothing may be done: a broker, and Spark, take long to start on a busy machine.
+PATIENCE = 600
 POINTS = (
     "coordinator.prepared",
     "marked.commit",
@@ -68,9 +73,15 @@ class Killable(Protocol):
 class Work:
     """The consumer and recovery of the working folder, in processes of their own."""
 
+    #: Who is killed: each as often as it stands here. A point is the consumer's.
+    victims = ("consumer", "consumer", "point", "recovery", "broker")
+    #: How many rows there will be.
+    count = MESSAGES
+    kills = KILLS
+
     def __init__(self, folder: Path, broker: Killable, chance: random.Random) -> None:
         self.folder, self.broker, self.chance = folder, broker, chance
-        self.running: dict[str, preloaded.Process] = {}
+        self.running: dict[str, Any] = {}
 
     def start(self, role: str, failpoints: str = "") -> None:
         source = CONSUMER if role == "consumer" else RECOVERY
@@ -86,15 +97,20 @@ class Work:
         with closing(sqlite3.connect(self.folder / "orders.db", timeout=60)) as connection:
             return [text for (text,) in connection.execute("select body from done")]
 
+    def reach(self, least: int) -> None:
+        """Wait until so many are done, as long as it goes on."""
+        while (count := len(self.done())) < least:
+            until(lambda count=count: len(self.done()) > count, PATIENCE, f"stuck at {count}")  # type: ignore[misc]
+
     def strike(self, least: int) -> None:
         """Kill one of them, once so many messages are done."""
-        victim = self.chance.choice(["consumer", "consumer", "point", "recovery", "broker"])
-        until(lambda: len(self.done()) >= least, 300, f"stuck before {least}")
+        victim = self.chance.choice(self.victims)
+        self.reach(least)
         print(f"after {len(self.done())}: {victim}", flush=True)
         if victim == "point":
             self.kill("consumer")
             self.start("consumer", f"{self.chance.choice(POINTS)}=kill@{self.chance.randint(1, 3)}")
-            until(lambda: self.running["consumer"].poll() is not None or len(self.done()) == MESSAGES, 300)
+            until(lambda: self.running["consumer"].poll() is not None or len(self.done()) == self.count, PATIENCE)
             self.kill("consumer")
             self.start("consumer")
             return
@@ -106,18 +122,25 @@ class Work:
             self.kill(victim)
             self.start(victim)
 
-    def survive(self) -> list[ScanReport]:
-        """Let them do all messages, and kill each now and then; recovery's reports once all have ended."""
+    def feed(self) -> None:
+        """Send what is to be received."""
         inward = txpool.session("in.properties")
         with txpool.transaction():
-            for number in range(MESSAGES):
+            for number in range(self.count):
                 inward.send(str(number))
         inward.close()  # else it would try to connect while there is no broker, and kafka-python leaves those sockets
+
+    def survive(self) -> list[ScanReport]:
+        """Let them do all messages, and kill each now and then; recovery's reports once all have ended."""
+        self.feed()
         for role in ("consumer", "recovery"):
             self.start(role)
-        for number in range(KILLS):
-            self.strike(number * MESSAGES // KILLS + 1)
-        until(lambda: len(self.done()) >= MESSAGES, 300, "not all were done")
+        struck, end = 0, time.monotonic() + SECONDS
+        while struck < self.kills and time.monotonic() < end:
+            self.strike(struck * self.count // self.kills + 1)
+            struck += 1
+        print(f"{struck} kills", flush=True)
+        self.reach(self.count)
         self.kill("consumer")
         self.kill("recovery")
         with closing(RecoveryManager("recovery.properties")) as manager:
@@ -127,16 +150,16 @@ class Work:
                 assert time.monotonic() < deadline, reports[-1]
                 reports.append(manager.scan())
         assert [each for report in reports for each in report.heuristics] == []
-        assert Counter(self.done()) == EXPECTED
+        assert Counter(self.done()) == Counter(map(str, range(self.count)))
         return reports
 
 
 @contextmanager
-def at_work(folder: Path, broker: Killable) -> Iterator[Work]:
+def at_work(folder: Path, broker: Killable, make: Callable[..., Work] = Work) -> Iterator[Work]:
     """In a working folder with the files of a site."""
     print(f"seed {SEED}")
     with configured(folder):
-        made = Work(folder, broker, random.Random(SEED))
+        made = make(folder, broker, random.Random(SEED))
         try:
             yield made
         finally:

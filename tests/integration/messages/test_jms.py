@@ -578,6 +578,6 @@ def test_the_commands_know_it(site: Site) -> None:
 def test_the_kit(site: Site) -> None:
     (site.folder / "kit.properties").write_text((site.folder / "out.properties").read_text())
     command = ["-m", "txpool", "check", "--conformance", "kit.properties"]
-    done = preloaded.run(*command, cwd=site.folder, env=dict(os.environ))
+    done = preloaded.run(*command, cwd=site.folder, env=dict(os.environ), timeout=900)
     print(done.stdout, done.stderr)
     assert done.returncode == 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import NewTopic
+from kafka.errors import UnknownTopicOrPartitionError
 from tests.support import maven
 from tests.support.children import WITH_ITS_PARENT
 from tests.support.ports import free_ports, listens
@@ -33,6 +35,12 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 def find_classpath(version: str = _VERSION) -> str | None:
     """Kafka's classes, which Maven brings; None if it, or Java, is missing."""
     return maven.find_classpath(_POM, kafka=version)
+
+
+def _are_known(admin: KafkaAdminClient, topics: Sequence[str]) -> bool:
+    with suppress(UnknownTopicOrPartitionError):
+        return all(each["partitions"] for each in admin.describe_topics([*topics]))
+    return False
 
 
 class Broker:
@@ -112,6 +120,7 @@ class Broker:
         admin = self.admin()
         try:
             admin.create_topics([NewTopic(name, partitions, 1) for name in names])
+            until(lambda: _are_known(admin, names))  # the broker learns of them a moment after its controller
         finally:
             admin.close()
 

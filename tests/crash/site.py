@@ -16,6 +16,7 @@ import pymysql
 from recovery import RecoveryManager, ScanReport
 from tests.support.log_places import PyMySQLConnection
 from tests.support.mysql import MySQLServer
+from tests.support.replicated import Replicated
 from tests.support.waiting import until
 from txpool.config.settings import RecoverySettings
 from txpool.datasource import connect, find
@@ -70,7 +71,7 @@ class CrashSite:
         server: EmbeddedPostgres,
         *,
         store: str = "sqlite",
-        log_server: EmbeddedPostgres | MySQLServer | None = None,
+        log_server: EmbeddedPostgres | MySQLServer | Replicated | None = None,
         immediate_cleanup: bool = True,
     ) -> None:
         self.folder = folder

@@ -16,6 +16,14 @@ from txpool.errors import ConfigurationError, OperationalError
 from txpool.resources.base import BranchRecord, decode, encode
 
 _REFUSED = "refused"
+#: Why an attempt is no longer prepared.
+_GIVEN_UP = (
+    "Spark had given up that attempt, and it was rolled back so that a later attempt did not have to wait for its locks"
+)
+_ENDED = (
+    "recovery has ended it, if the log lost this process's lease meanwhile, as it does when its server fails over; or "
+    "a person has, or the database has lost it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +146,13 @@ class Candidates:
         for result in results:
             prepared = listed[result.attempt].records if result.attempt in listed else ()
             missing = {record.xid for record in result.records} - {record.xid for record in prepared}
-            if result.attempt in self.rejected or missing:
+            given_up = result.attempt in self.rejected
+            if given_up or missing:
                 where = ", ".join(sorted({r.datasource for r in result.records if r.xid in missing})) or "any database"
                 raise OperationalError(
                     f"{gtrid}: attempt {result.attempt} of partition {result.partition} reported that it had prepared "
-                    f"its work, but the work is no longer prepared in {where}: Spark had given up that attempt, and it "
-                    "was rolled back so that a later attempt did not have to wait for its locks. The transaction rolls "
-                    "back, and nothing that was done within it stays: do it again."
+                    f"its work, but the work is no longer prepared in {where}: {_GIVEN_UP if given_up else _ENDED}. "
+                    "The transaction rolls back, and nothing that was done within it stays: do it again."
                 )
             chosen += result.records
         return chosen

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from tests.support.children import WITH_ITS_PARENT
+from tests.support.repository import ROOT
+
+if TYPE_CHECKING:
+    from tests.conftest import Require
 
 #: Namespaces, bridges and links are named after the process that has made them.
 _NAMED = re.compile(r"txp(\d+)[a-z]*")
+#: A process's descendants end with it, whatever sessions they have begun: they have their own pids.
+_WITH_ALL = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 _SIZE = 16  # addresses of one network, out of those that are for tests of networks, and nobody's: 198.18.0.0/15
 
 
@@ -48,6 +59,23 @@ class Network:
                 cls.remove(int(found[1]))
 
 
+@contextmanager
+def network_of(hosts: int, require: Require) -> Iterator[Network]:
+    """A network for the length of a block; it skips if namespaces are not allowed here."""
+    require(shutil.which("ip") and os.geteuid() == 0, "network namespaces: root, and iproute2")
+    Network.remove_left()
+    # However this process ends, that closes the pipe, and the shell at its other end then has the network removed.
+    removal = [sys.executable, "-m", "tests.crash.hosts", str(os.getpid())]
+    waiting = ["/bin/sh", "-c", 'read -r nothing; exec "$@"', "sh", *removal]
+    with subprocess.Popen(waiting, cwd=ROOT, stdin=subprocess.PIPE, start_new_session=True):
+        try:
+            network = Network(hosts)
+        except subprocess.CalledProcessError as error:
+            require(False, f"network namespaces: {error.stderr.strip()}")
+            raise
+        yield network
+
+
 class Host:
     """A network namespace, at `address`."""
 
@@ -59,7 +87,8 @@ class Host:
         _ip("netns", "add", self._name)
         _ip("link", "add", self._name, "type", "veth", "peer", "name", "eth0", "netns", self._name)
         _ip("-n", self._name, "address", "add", f"{self.address}/28", "dev", "eth0")
-        _ip("-n", self._name, "link", "set", "eth0", "up")
+        for link in ("eth0", "lo"):
+            _ip("-n", self._name, "link", "set", link, "up")
         _ip("link", "set", self._name, "up")
         self.heal()
 
@@ -72,15 +101,28 @@ class Host:
         _ip("link", "set", self._name, "master", self._network.name)
 
     def start(self, *command: str, **options: Any) -> subprocess.Popen[str]:
-        """A process on this host, with pipes for its input and its output."""
+        """A process on this host, with pipes for its input and its output. All that it starts ends with it."""
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         return subprocess.Popen(
-            ["ip", "netns", "exec", self._name, *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            **options,
+            [*WITH_ITS_PARENT, "ip", "netns", "exec", self._name, *_WITH_ALL, *command], **(pipes | options)
         )
+
+    def processes(self, argument: str) -> list[int]:
+        """The processes of this host that have such an argument."""
+        found = [int(pid) for pid in _ip("netns", "pids", self._name).split()]
+        return [pid for pid in found if argument in _arguments(pid)]
+
+
+def _arguments(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:  # it has ended
+        return []
 
 
 def _ip(*arguments: str) -> str:
     return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    Network.remove(int(sys.argv[1]))

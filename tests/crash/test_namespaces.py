@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ import psycopg
 import pytest
 
 from tests.crash.evidence import Count, Evidence
-from tests.crash.hosts import Host, Network
+from tests.crash.hosts import Host, Network, network_of
 from tests.crash.site import LOG, SERVED, CrashSite
 from tests.support.repository import ROOT
 from txpool.demo.server import EmbeddedPostgres
@@ -68,17 +67,8 @@ for line in iter(sys.stdin.readline, ""):
 
 @pytest.fixture(scope="module")
 def network(require: Require) -> Iterator[Network]:
-    require(shutil.which("ip") and os.geteuid() == 0, "network namespaces: root, and iproute2")
-    try:
-        Network.remove_left()
-        try:
-            network = Network(2)
-        except subprocess.CalledProcessError as error:
-            require(False, f"network namespaces: {error.stderr.strip()}")
-            raise
+    with network_of(2, require) as network:
         yield network
-    finally:
-        Network.remove(os.getpid())
 
 
 @pytest.fixture(scope="module")

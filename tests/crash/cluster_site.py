@@ -111,8 +111,9 @@ class Site:
         return self._driver
 
     def end_driver(self) -> None:
-        self.driver.end()
-        self._bury()
+        if self._driver is not None:
+            self._driver.end()
+            self._bury()
 
     def _bury(self) -> None:
         driver, self._driver = self._driver, None

@@ -28,9 +28,8 @@ from sqlalchemy.orm import Session
 
 from txpool.engine.engine import create_engine
 from txpool.errors import NotSupportedError
+from txpool.lake.corrections import keep_nulls, keep_rows
 from txpool.lake.files import JournaledFileIO
-from txpool.lake.nulls import keep_nulls
-from txpool.lake.partitions import keep_rows
 from txpool.lake.values import arrow_of, require_partitionable
 from txpool.lake.work import LakeWork, StagedPointer
 

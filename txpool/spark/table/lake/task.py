@@ -75,8 +75,8 @@ class LakeTask:
             from pyiceberg.table import TableProperties
             from pyiceberg.table.metadata import TableMetadataUtil
 
+            from txpool.lake.corrections import keep_nulls
             from txpool.lake.files import AttemptFiles, JournaledFileIO
-            from txpool.lake.nulls import keep_nulls
             from txpool.lake.values import require_partitionable
         except ImportError as error:
             raise ConfigurationError(

@@ -1,7 +1,10 @@
-"""Keeps null lists and maps of structs null.
+"""Corrects pyiceberg, for this process: null lists and maps of structs stay null, and each row is in one partition.
 
 pyiceberg brings each batch that it writes or reads into the table's schema. If a list's elements or a map's values are
 structs, it builds the array anew by its offsets, and a null becomes an empty one without an error.
+
+It divides what it writes by comparing values, for which 0.0 and -0.0 are the same, and NaN is not itself. So rows are
+doubled or lost without an error, also when a delete or an upsert rewrites files of an earlier partitioning.
 """
 
 from __future__ import annotations
@@ -10,14 +13,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import ArrowProjectionVisitor
+from pyiceberg.io import pyarrow as io
+from pyiceberg.io.pyarrow import ArrowProjectionVisitor, _determine_partitions
+
+from txpool.errors import DataError
 
 _list = ArrowProjectionVisitor.list
 _map = ArrowProjectionVisitor.map
 
 
 def keep_nulls() -> None:
-    """Correct pyiceberg's projection, for this process."""
+    """Correct pyiceberg's projection."""
     ArrowProjectionVisitor.list = _kept_list  # type: ignore[assignment, method-assign]
     ArrowProjectionVisitor.map = _kept_map  # type: ignore[assignment, method-assign]
 
@@ -38,3 +44,19 @@ def _with_nulls(given: Any, made: Any) -> Any:
     if isinstance(made, pa.MapArray):
         return pa.MapArray.from_arrays(offsets, made.keys, made.items, made.type, mask=mask)
     return type(made).from_arrays(offsets, made.values, made.type, mask=mask)
+
+
+def keep_rows() -> None:
+    """Correct pyiceberg's partitioning."""
+    vars(io)[_determine_partitions.__name__] = _whole
+
+
+def _whole(spec: Any, schema: Any, arrow_table: Any) -> Any:
+    made = list(_determine_partitions(spec, schema, arrow_table))
+    if sum(each.arrow_table_partition.num_rows for each in made) != arrow_table.num_rows:
+        fields = ", ".join(str(schema.find_column_name(each.source_id)) for each in spec.fields)
+        raise DataError(
+            f"the table is partitioned by {fields}, where rows have NaN or -0.0: they would be lost or doubled, and "
+            "nothing was written. Overwrite these values first, or partition by another column"
+        )
+    return made

@@ -9,21 +9,20 @@ from txpool.findings.finding import Finding, failure, ok
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
-    from txpool.lake.tables import LakeCatalog
 
 
 def findings(settings: DataSourceSettings) -> Iterator[Finding]:
     """The findings about a warehouse and its tables' maintenance."""
     from txpool.datasource.source import Source
+    from txpool.lake.changes import DELETES, namespaces
     from txpool.lake.opening import catalog
-    from txpool.lake.tables import DELETES
     from txpool.tm.demarcation.block import transaction
 
     with transaction():
         lake = catalog(Source(settings))
         root = lake.properties["warehouse"]
         yield ok("warehouse", f"{root} is bound to the catalog {settings.name}")
-        for namespace in _namespaces(lake):
+        for namespace in namespaces(lake):
             for table in lake.list_tables(namespace):
                 if lake.load_table(table).properties.get(DELETES, "false").lower() != "false":
                     yield failure(
@@ -32,9 +31,3 @@ def findings(settings: DataSourceSettings) -> Iterator[Finding]:
                         "metadata would be deleted before the transaction that replaces it has committed",
                         "remove that property, and expire snapshots by a job of its own",
                     )
-
-
-def _namespaces(lake: LakeCatalog, within: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for found in lake.list_namespaces(within):
-        yield found
-        yield from _namespaces(lake, found)

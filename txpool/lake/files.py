@@ -33,7 +33,7 @@ class MakesFiles(Protocol):
 
 
 class AttemptFiles:
-    """The files of one attempt of a Spark task, which the driver publishes or a sweep removes.
+    """The files that are made under a journal which somebody holds: a Spark task's attempt, or a branch at its end.
 
     pyiceberg's threads may outlive an attempt that fails. They make nothing after `close()`, when the journal is not
     locked any more, and its descriptor may be another file's.

@@ -13,11 +13,11 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from txpool import failpoints
 from txpool.errors import ConfigurationError, OperationalError
@@ -45,8 +45,7 @@ class Journals:
 
     def inside(self, location: str) -> str:
         """The absolute path of a location in the warehouse. ConfigurationError if it is elsewhere."""
-        path = location.removeprefix("file:")  # with two slashes or, as Hadoop writes it, none
-        path = os.path.realpath(path[2:] if path.startswith("//") else path)
+        path = path_of(location)
         relative = os.path.relpath(path, self.root)
         if relative.split(os.sep)[0] in ("..", FOLDER, "."):
             raise ConfigurationError(
@@ -74,14 +73,35 @@ class Journals:
         """A new journal, durable; its descriptor."""
         return self._open(self.path_of(gtrid), gtrid)
 
+    def reopen(self, gtrid: str) -> int:
+        """The journal of a transaction, locked; its descriptor. OperationalError if other work holds it.
+
+        FileNotFoundError if it has gone.
+        """
+        journal = os.open(self.path_of(gtrid), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            self.hold(journal, gtrid)
+            if not os.fstat(journal).st_nlink:
+                raise FileNotFoundError(self.path_of(gtrid))
+        except BaseException:
+            os.close(journal)
+            raise
+        return journal
+
     def list_files(self, journal: int, *paths: str) -> None:
         """Write the files' paths into a journal, durably; the files may be made then."""
-        lines = [json.dumps(os.path.relpath(path, self.root)).encode("ascii") + b"\n" for path in paths]
-        text = b"".join(lines)
+        self._write(journal, [os.path.relpath(path, self.root) for path in paths])
+
+    def note(self, journal: int, fact: Mapping[str, Any]) -> None:
+        """Write down, durably, what is about to be done."""
+        self._write(journal, [fact])
+
+    def _write(self, journal: int, found: Iterable[Any]) -> None:
+        text = b"".join(json.dumps(each).encode("ascii") + b"\n" for each in found)
         end = os.fstat(journal).st_size
         if os.write(journal, text) != len(text):
             os.ftruncate(journal, end)  # or the next line would be one with the torn one
-            raise OperationalError(f"{self.name}: the journal could not be written, and {paths[0]} was not made")
+            raise OperationalError(f"{self.name}: the journal could not be written, and nothing was made")
         os.fdatasync(journal)
 
     def list_new(self, journal: int, path: str) -> None:
@@ -96,6 +116,35 @@ class Journals:
         with suppress(FileNotFoundError):
             return self._read(self.path_of(gtrid), gtrid)
         return []
+
+    def notes(self, gtrid: str) -> list[dict[str, Any]]:
+        """What was written down in a transaction's journal; nothing if it has gone."""
+        with suppress(FileNotFoundError):
+            return [each for each in self._lines(self.path_of(gtrid), gtrid) if isinstance(each, dict)]
+        return []
+
+    def hold(self, journal: int, gtrid: str) -> None:
+        """Lock a transaction's journal until it is closed. OperationalError if another process holds it."""
+        try:
+            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OperationalError(
+                f"{self.name}: somebody works with what {gtrid} has staged: another process, or this transaction by "
+                "another file that describes the warehouse. Nothing was done here"
+            ) from error
+
+    @contextmanager
+    def held_alone(self, gtrid: str) -> Iterator[int | None]:
+        """The descriptor of a transaction's journal, locked for the length of the block; None if it has gone."""
+        try:
+            journal = self.reopen(gtrid)
+        except FileNotFoundError:
+            yield None
+            return
+        try:
+            yield journal
+        finally:
+            os.close(journal)
 
     def remove(self, gtrid: str) -> None:
         """Remove a transaction's journal, durably, once those of the attempts that it has published are gone."""
@@ -166,16 +215,41 @@ class Journals:
         finally:
             os.close(journal)
 
+    def clear(self, gtrid: str, kept: Set[str]) -> None:
+        """Remove the files that a transaction and its attempts list, but for those kept; the own journal goes last.
+
+        OperationalError if a task still makes files; the journal stays then.
+        """
+        attempts = self.attempts(gtrid)
+        remove_files(path for path in self.listed(gtrid) if path not in kept)
+        for stem, path in attempts:
+            with self.held(stem, path) as made:
+                remove_files(set(made).difference(kept))
+        if attempts:
+            sync(self.folder)
+        self.remove(gtrid)
+
     def _open(self, path: Path, stem: str) -> int:
         create_file(path, f"{_FORMAT} {stem}\n".encode("ascii"))
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def _read(self, path: Path, stem: str) -> list[str]:
-        """The files that a journal lists. A line that a crash has cut off names a file that was never made."""
+        """The files that a journal lists."""
+        lines = self._lines(path, stem)
+        return [self.inside(os.path.join(self.root, each)) for each in lines if isinstance(each, str)]
+
+    def _lines(self, path: Path, stem: str) -> list[Any]:
+        """The lines of a journal. One that a crash has cut off is of what was never done."""
         lines = path.read_text(encoding="ascii").split("\n")
         if lines[0] != f"{_FORMAT} {stem}":
             raise OperationalError(f"{self.name}: {path} is no journal of {stem}. Nothing was removed")
-        return [self.inside(os.path.join(self.root, json.loads(line))) for line in lines[1:-1]]
+        return [json.loads(line) for line in lines[1:-1]]
+
+
+def path_of(location: str) -> str:
+    """The absolute path of a location, without links."""
+    path = location.removeprefix("file:")  # with two slashes or, as Hadoop writes it, none
+    return os.path.realpath(path[2:] if path.startswith("//") else path)
 
 
 def remove_files(paths: Iterable[str]) -> None:

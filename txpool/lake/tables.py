@@ -7,18 +7,17 @@ tables (names, namespaces, their properties) is changed at once, in the branch o
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pyiceberg.catalog import WAREHOUSE_LOCATION, Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import CommitTableResponse, Table, Transaction
+from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import update_table_metadata
 from sqlalchemy import insert
@@ -28,16 +27,13 @@ from sqlalchemy.orm import Session
 
 from txpool.engine.engine import create_engine
 from txpool.errors import NotSupportedError
-from txpool.lake.corrections import keep_nulls, keep_rows
-from txpool.lake.files import JournaledFileIO
-from txpool.lake.values import arrow_of, require_partitionable
+from txpool.lake.changes import DELETES, LakeTable, commit_response, require_safe
 from txpool.lake.work import LakeWork, StagedPointer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from pyiceberg.io import FileIO
-    from pyiceberg.manifest import DataFile
     from sqlalchemy import Engine
 
     from txpool.datasource import DataSource
@@ -46,14 +42,7 @@ if TYPE_CHECKING:
     from txpool.resources.iceberg.tables import LakeTables
     from txpool.tm import transaction as tm
 
-T = TypeVar("T")
-keep_nulls()
-keep_rows()
 _engines: WeakKeyDictionary[DataSource, Engine] = WeakKeyDictionary()
-#: Properties of a table that name code, which whoever writes the metadata would have us run.
-_CODE = ("py-io-impl", "write.py-location-provider.impl")
-#: Deletes metadata before the transaction has committed.
-DELETES = "write.metadata.delete-after-commit.enabled"
 
 
 class LakeCatalog(SqlCatalog):
@@ -63,11 +52,14 @@ class LakeCatalog(SqlCatalog):
     register_table.
     """
 
+    #: Whether all that a transaction can do is to append.
+    appends_only = False
+
     def __init__(self, source: Source, transaction: tm.Transaction) -> None:
         self._work = LakeWork(source, transaction, self._write_staged)
         MetastoreCatalog.__init__(self, source.name, **{WAREHOUSE_LOCATION: self._work.warehouse.root})
         self._schema_version = "v1"
-        self._io = JournaledFileIO(self._work)
+        self._io = self._work.io
 
     @property
     def engine(self) -> Engine:  # type: ignore[override]
@@ -107,7 +99,7 @@ class LakeCatalog(SqlCatalog):
         sort_order: SortOrder = UNSORTED_SORT_ORDER,
         properties: Mapping[str, str] = {},
     ) -> Table:
-        _require_safe(properties, self.name)
+        require_safe(properties, self.name)
         converted: Any = self._convert_schema_if_needed(schema, int(properties.get("format-version", 2)))  # type: ignore[arg-type]
         namespace, name = self._named(identifier)
         if not self.namespace_exists(namespace):
@@ -145,16 +137,16 @@ class LakeCatalog(SqlCatalog):
             found: Any = super().load_table(identifier)
             return found  # type: ignore[no-any-return]
         self._work.require()
-        return LakeTable((*namespace.split("."), name), staged.metadata, staged.after, self._io, self)
+        return LakeTable((*namespace.split("."), name), staged.metadata, staged.after, self._work, self)
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
         location = orm_table.metadata_location
         if not location:
             raise NoSuchTableError(f"{orm_table.table_name} has no metadata")
         metadata = FromInputFile.table_metadata(self._io.new_input(location))
-        _require_safe(metadata.properties, f"{orm_table.table_namespace}.{orm_table.table_name}")
+        require_safe(metadata.properties, f"{orm_table.table_namespace}.{orm_table.table_name}")
         identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
-        return LakeTable(identifier, metadata, location, self._io, self)
+        return LakeTable(identifier, metadata, location, self._work, self)
 
     def commit_table(
         self, table: Table, requirements: tuple[Any, ...], updates: tuple[Any, ...]
@@ -168,8 +160,8 @@ class LakeCatalog(SqlCatalog):
         former = current.metadata_location if before is None else None
         metadata = update_table_metadata(current.metadata, updates, False, former)
         if metadata == current.metadata:
-            return _response(metadata, current.metadata_location)
-        _require_safe(metadata.properties, ".".join(key), DELETES)
+            return commit_response(metadata, current.metadata_location)
+        require_safe(metadata.properties, ".".join(key), DELETES)
         self._work.warehouse.journals.inside(metadata.location)
         self._work.begin_writing()
         if before is None:
@@ -181,7 +173,7 @@ class LakeCatalog(SqlCatalog):
             staged = StagedPointer(before.before, before.after, metadata)
         self._work.change()
         self._work.staged[key] = staged
-        return _response(metadata, staged.after)
+        return commit_response(metadata, staged.after)
 
     def _named(self, identifier: Any) -> tuple[str, str]:
         return Catalog.namespace_to_string(Catalog.namespace_from(identifier)), Catalog.table_name_from(identifier)
@@ -214,106 +206,8 @@ class LakeCatalog(SqlCatalog):
         raise self._refused("register_table()", "its files may be another catalog's, which removes them")
 
 
-class LakeTable(Table):
-    """A table within one transaction."""
-
-    def __init__(
-        self, identifier: Any, metadata: TableMetadata, location: str, io: FileIO, catalog: LakeCatalog
-    ) -> None:
-        super().__init__(identifier, metadata, location, io, catalog)
-        self._work = catalog._work
-
-    def transaction(self) -> LakeChanges:
-        self._work.begin_writing()
-        return LakeChanges(self)
-
-
-class LakeChanges(Transaction):
-    """pyiceberg's transaction of one table, which takes frames. If it fails in part, the whole rolls back."""
-
-    _table: LakeTable
-
-    def __init__(self, table: LakeTable) -> None:
-        super().__init__(table)
-        self._files_before = table._work.file_count
-
-    def _arrow(self, frame: Any) -> Any:
-        self._table._work.require()
-        where = ".".join(self._table.name())
-        table = arrow_of(frame, self.table_metadata.schema(), where)
-        require_partitionable(table, self.table_metadata, where)
-        return table
-
-    def _stage(self, updates: Any, requirements: Any = ()) -> Transaction:
-        self._table._work.unfinished[id(self)] = ".".join(self._table.name())
-        return super()._stage(updates, requirements)
-
-    def append(self, df: Any, *args: Any, **options: Any) -> None:
-        self._try(super().append, self._arrow(df), *args, **options)
-
-    def overwrite(self, df: Any, *args: Any, **options: Any) -> None:
-        self._try(super().overwrite, self._arrow(df), *args, **options)
-
-    def dynamic_partition_overwrite(self, df: Any, *args: Any, **options: Any) -> None:
-        self._try(super().dynamic_partition_overwrite, self._arrow(df), *args, **options)
-
-    def upsert(self, df: Any, *args: Any, **options: Any) -> Any:
-        return self._try(super().upsert, self._arrow(df), *args, **options)
-
-    def delete(self, *args: Any, **options: Any) -> None:
-        self._try(super().delete, *args, **options)
-
-    def publish(self, files: Sequence[DataFile], *, overwrite: bool) -> None:
-        """Append files that Spark's tasks have made, or replace all rows by theirs."""
-        self._try(self._publish, files, overwrite)
-
-    def _publish(self, files: Sequence[DataFile], overwrite: bool) -> None:
-        self._table._work.take({each.file_path: each.file_size_in_bytes for each in files})
-        if overwrite and self.table_metadata.current_snapshot() is not None:
-            super().delete(AlwaysTrue())
-        if files:
-            with self.update_snapshot().fast_append() as producer:
-                for each in files:
-                    producer.append_data_file(each)
-
-    def commit_transaction(self) -> Table:
-        try:
-            made: Table = self._try(super().commit_transaction)
-            return made
-        finally:
-            self._table._work.unfinished.pop(id(self), None)
-
-    def __exit__(self, exctype: Any, excinst: BaseException | None, exctb: Any) -> None:
-        if excinst is None:
-            self.commit_transaction()
-            return
-        self._table._work.unfinished.pop(id(self), None)
-        self._table._work.failed(excinst, ".".join(self._table.name()), self._files_before)
-
-    def add_files(self, *_: Any, **__: Any) -> None:
-        raise NotSupportedError(f"{'.'.join(self._table.name())}: add_files() was not done: append() what is in them")
-
-    def _try(self, work: Any, *args: Any, **options: Any) -> Any:
-        with self._table._work.whole(".".join(self._table.name()), since=self._files_before):
-            return work(*args, **options)
-
-
 def _spelled(  # the arguments are the event's
     tables: LakeTables, _connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool
 ) -> tuple[str, Any]:
     """No operator that others have made in a schema of the path runs as ours."""
     return tables.spelled_theirs(statement), parameters
-
-
-def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:
-    return CommitTableResponse.model_construct(metadata=metadata, metadata_location=location)
-
-
-def _require_safe(properties: Mapping[str, str], where: str, *more: str) -> None:
-    for key in (*_CODE, *more):
-        if properties.get(key, "false").lower() != "false":
-            raise NotSupportedError(
-                f"{where} has the property {key}, and nothing was done: it would "
-                f"{'delete files before the transaction has committed' if key == DELETES else 'run code of others'}. "
-                "Remove it by a catalog of your own"
-            )

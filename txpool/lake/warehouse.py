@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from txpool.datasource.lookup import find
 from txpool.errors import ConfigurationError, IntegrityError, OperationalError
-from txpool.lake.journals import Journals, remove_files
+from txpool.lake.journals import Journals
 from txpool.process.durable import create_file, identity_in, sync
 from txpool.resources.iceberg.tables import SWEPT, LakeTables, lake_tables_of
 from txpool.tm.demarcation.transactional import transactional
@@ -128,15 +128,7 @@ class Warehouse:
         OperationalError if a task still makes files; the journal stays then.
         """
         listed = self.journals.listed(gtrid)  # first: once it is gone, so are the attempts that it has published
-        attempts = self.journals.attempts(gtrid)
-        if not published:
-            remove_files(listed)
-        for stem, path in attempts:
-            with self.journals.held(stem, path) as made:
-                remove_files(set(made).difference(listed if published else ()))
-        if attempts:
-            sync(self.journals.folder)
-        self.journals.remove(gtrid)
+        self.journals.clear(gtrid, set(listed) if published else set())
 
     def _win(self, gtrid: str, lock_timeout: float) -> bool:
         """Whether the key is the sweep's, durably: the transaction cannot commit then, and never has."""

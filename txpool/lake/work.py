@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
@@ -13,14 +13,14 @@ from weakref import WeakSet, ref
 from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.lake.journals import sync_files
+from txpool.lake.staged import StagedFiles
 from txpool.lake.warehouse import Warehouse
-from txpool.locks import Lock
 from txpool.resources.iceberg.manager import LakeConflict
 from txpool.tm.ambient import ambient
 from txpool.tm.completion.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from txpool.datasource.source import Source
     from txpool.tm.transaction import Transaction
@@ -44,35 +44,21 @@ class StagedPointer:
     metadata: Any
 
 
-class LakeWork:
+class LakeWork(StagedFiles):
     """One transaction's work in one warehouse. The thread that works in the transaction uses it; files any thread."""
 
     def __init__(self, source: Source, transaction: Transaction, write: Callable[[StagedPointer], object]) -> None:
         self.warehouse = _warehouse(source)
+        super().__init__(self.warehouse.name, self.warehouse.journals, transaction.gtrid)
         self.staged: dict[tuple[str, str], StagedPointer] = {}
-        #: What has begun to change a table, and is neither staged nor undone: for people.
-        self.unfinished: dict[int, str] = {}
-        self._gtrid = transaction.gtrid
-        self._transaction = ref(transaction)
+        self._owner = ref(transaction)
         self._write = write
-        self._pid = os.getpid()
-        self._lock = Lock()
-        self._journal: int | None = None
-        self._files: set[str] = set()
         self._changes = 0
-        self._ending = self._over = False
+
+    def _transaction(self) -> Transaction | None:
+        return self._owner()
 
     # -- while the transaction is active ------------------------------------------------------------------------
-
-    def require(self) -> Transaction:
-        """The transaction, if work may be done in it here. ProgrammingError if not."""
-        transaction = self._transaction()
-        if transaction is None or self._over or transaction.ended or os.getpid() != self._pid:
-            raise ProgrammingError(
-                f"catalog {self.warehouse.name}: its transaction {self._gtrid} has ended, and nothing was done. Call "
-                "txpool.lake.catalog() again, within the next one"
-            )
-        return transaction
 
     @contextmanager
     def cursor(self) -> Iterator[Any]:
@@ -80,44 +66,24 @@ class LakeWork:
         transaction = self.require()
         if ambient() is not transaction:
             raise ProgrammingError(
-                f"catalog {self.warehouse.name} is used outside its transaction {self._gtrid}, and nothing was done. "
+                f"catalog {self.name} is used outside its transaction {self.gtrid}, and nothing was done. "
                 "Call txpool.lake.catalog() in each transaction, and in each thread that works in one"
             )
         with closing(self.warehouse.datasource.connect()) as connection:
             yield connection.cursor()
 
-    def begin_writing(self) -> None:
-        """Open the journal and write the row, before the first file."""
-        transaction = self.require()
-        if self._ending:
-            raise ProgrammingError(
-                f"catalog {self.warehouse.name}: {self._gtrid} is committing its changes already, and nothing was done"
-            )
-        transaction.require_active()
-        if self._journal is not None:
-            return
-        tables, name = self.warehouse.tables, self.warehouse.name
+    def _begin(self, transaction: Transaction) -> None:
+        """The journal, and the row."""
+        tables, name = self.warehouse.tables, self.name
         with self.cursor() as cursor:
+
+            def insert(_journal: int) -> None:
+                tables.insert(cursor, name, self.gtrid, "0")
+                self._require_journal()
+
             transaction.after_completion(self._after)
             self._register(transaction)
-            try:
-                self._journal = self.warehouse.journals.open(self._gtrid)
-                if failpoints.armed:
-                    failpoints.hit("lake.journal")
-                tables.insert(cursor, name, self._gtrid, "0")
-                self._require_journal()
-            except BaseException as error:
-                transaction.set_rollback_only(error)
-                self._close()
-                self._over = True
-                if isinstance(error, FileExistsError):  # then it is another work's, which lists files
-                    raise ProgrammingError(
-                        f"catalog {name}: {self._gtrid} works in this warehouse by another file that describes it, and "
-                        "rolls back. Name the same file each time"
-                    ) from error
-                # It lists no file, and none is made any more.
-                self.warehouse.journals.remove(self._gtrid)
-                raise
+            self._open(transaction, insert)
 
     def _register(self, transaction: Transaction) -> None:
         """All works of one transaction end together: see `_finish`."""
@@ -128,108 +94,23 @@ class LakeWork:
         works.append(self)
 
     def _require_journal(self) -> None:
-        if not self.warehouse.journals.path_of(self._gtrid).exists():
+        if not self.journals.path_of(self.gtrid).exists():
             raise OperationalError(
-                f"catalog {self.warehouse.name}: recovery has swept {self._gtrid}, which it took for dead. The "
+                f"catalog {self.name}: recovery has swept {self.gtrid}, which it took for dead. The "
                 "transaction rolls back; begin another one"
             )
-
-    def file(self, location: str) -> str:
-        """List a file that is about to be made; its path. Any thread."""
-        path = self.warehouse.journals.inside(location)
-        with self._open_journal() as journal:
-            if path not in self._files:
-                self.warehouse.journals.list_new(journal, path)
-                self._files.add(path)
-        if failpoints.armed:
-            failpoints.hit("lake.file")
-        return path
-
-    @contextmanager
-    def making(self) -> Iterator[None]:
-        """For the time in which a listed file comes to be: what has been swept already does not."""
-        with self._open_journal():
-            yield
-
-    @contextmanager
-    def _open_journal(self) -> Iterator[int]:
-        self.require()
-        with self._lock:
-            if self._journal is None or self._over:
-                raise ProgrammingError(
-                    f"catalog {self.warehouse.name}: no file was made, since {self._gtrid} has begun no change there: "
-                    "change tables by the methods of the tables of txpool.lake.catalog()"
-                )
-            yield self._journal
-
-    def discard(self, location: str) -> None:
-        """Remove a file that pyiceberg has made in this transaction and does not need."""
-        self.require()
-        path = self.warehouse.journals.inside(location)
-        with self._lock:
-            if self._over or path not in self._files:
-                raise ProgrammingError(
-                    f"catalog {self.warehouse.name}: {location} was not removed: {self._gtrid} has not made it"
-                )
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-            self._files.discard(path)
-
-    def take(self, files: Mapping[str, int]) -> None:
-        """List files that tasks have made, with their sizes, as this transaction's: a commit publishes them."""
-        self.require()
-        made = {self.warehouse.journals.inside(location): size for location, size in files.items()}
-        for path, size in made.items():
-            if not os.path.exists(path) or os.path.getsize(path) != size:
-                raise OperationalError(
-                    f"catalog {self.warehouse.name}: a task has written {path}, which is not there, or not whole: "
-                    "every executor must have the warehouse under this path, as a mount of one file system"
-                )
-        with self._lock:
-            if self._journal is None or self._over:
-                raise ProgrammingError(f"catalog {self.warehouse.name}: {self._gtrid} takes no files: it has ended")
-            if made:
-                self.warehouse.journals.list_files(self._journal, *made)
-                self._files.update(made)
-        if failpoints.armed:
-            failpoints.hit("lake.taken")
-
-    @property
-    def file_count(self) -> int:
-        return len(self._files)
-
-    @contextmanager
-    def whole(self, what: str, since: int | None = None) -> Iterator[None]:
-        """Let the transaction roll back if the block fails when it has made files, which nothing would name."""
-        before = self.file_count if since is None else since
-        try:
-            yield
-        except BaseException as error:
-            self.failed(error, what, before)
-            raise
-
-    def failed(self, error: BaseException, what: str, before: int) -> None:
-        """A change has failed that began when there were so many files: see `whole`."""
-        transaction = self._transaction()
-        if transaction is not None and (self.file_count != before or not isinstance(error, Exception)):
-            transaction.set_rollback_only(error)
-            error.add_note(f"a change of {what} failed when it was done in part, so {self._gtrid} rolls back")
 
     def change(self) -> None:
         """Count a change in the row: a savepoint that takes it back is noticed at the end."""
         self._changes += 1
         with self.cursor() as cursor:
-            self.warehouse.tables.set_state(cursor, self.warehouse.name, self._gtrid, str(self._changes))
+            self.warehouse.tables.set_state(cursor, self.name, self.gtrid, str(self._changes))
 
     # -- at its end ---------------------------------------------------------------------------------------------
 
     def make_durable(self) -> None:
         """Write the new metadata, and sync every file and folder."""
-        for what in self.unfinished.values():
-            raise ProgrammingError(
-                f"catalog {self.warehouse.name}: a change of {what} was begun and not committed by "
-                f"commit_transaction(), so {self._gtrid} rolls back"
-            )
+        self._require_finished()
         for _, staged in sorted(self.staged.items()):
             self._write(staged)
         self._ending = True
@@ -240,18 +121,18 @@ class LakeWork:
 
     def lock_and_swap(self) -> None:
         """Lock the rows in the order of their names, then change each if it is as it was."""
-        tables, name = self.warehouse.tables, self.warehouse.name
+        tables, name = self.warehouse.tables, self.name
         with self.cursor() as cursor:
-            if tables.state(cursor, name, self._gtrid) != str(self._changes):
+            if tables.state(cursor, name, self.gtrid) != str(self._changes):
                 raise OperationalError(
                     f"catalog {name}: a savepoint of datasource {self.warehouse.datasource.name} was rolled back, and "
-                    f"would have taken back some changes of Iceberg tables and not others: {self._gtrid} rolls back"
+                    f"would have taken back some changes of Iceberg tables and not others: {self.gtrid} rolls back"
                 )
             for table, staged in sorted(self.staged.items()):
                 if tables.pointer(cursor, name, table) != staged.before:
                     raise LakeConflict(
                         f"catalog {name}: table {'.'.join(table)} was changed by another transaction since "
-                        f"{self._gtrid} read it, which rolls back. Begin again, or write attempts=3"
+                        f"{self.gtrid} read it, which rolls back. Begin again, or write attempts=3"
                     )
             for table, staged in sorted(self.staged.items()):
                 if not tables.swap(cursor, name, table, staged.before, staged.after):
@@ -262,7 +143,7 @@ class LakeWork:
     @property
     def place(self) -> tuple[str, str]:
         """Where its rows are, for the order of locks."""
-        return self.warehouse.datasource.name, self.warehouse.name
+        return self.warehouse.datasource.name, self.name
 
     def _after(self, status: Status) -> None:
         self._over = True
@@ -273,29 +154,21 @@ class LakeWork:
             failpoints.hit("lake.ended")
         if status is Status.COMMITTED:
             self._leave(self._published)
-        elif status is Status.ROLLED_BACK and self.warehouse.journals.path_of(self._gtrid).exists():
-            self._leave(lambda: self.warehouse.sweep(self._gtrid, _LOCK_TIMEOUT))
+        elif status is Status.ROLLED_BACK and self.journals.path_of(self.gtrid).exists():
+            self._leave(lambda: self.warehouse.sweep(self.gtrid, _LOCK_TIMEOUT))
 
     def _published(self) -> None:
-        self.warehouse.clear(self._gtrid, published=True)
+        self.warehouse.clear(self.gtrid, published=True)
         transaction = self._transaction()
         if transaction is not None and self.warehouse.datasource.name not in transaction.unanswered:
-            self.warehouse.forget(self._gtrid)
+            self.warehouse.forget(self.gtrid)
 
     def _leave(self, work: Callable[[], object]) -> None:
         """Do what recovery does if it fails."""
         try:
             work()
         except Exception:
-            logger.warning(
-                "catalog %s: what %s has left stays for recovery", self.warehouse.name, self._gtrid, exc_info=True
-            )
-
-    def _close(self) -> None:
-        with self._lock:
-            journal, self._journal = self._journal, None
-        if journal is not None:
-            os.close(journal)
+            logger.warning("catalog %s: what %s has left stays for recovery", self.name, self.gtrid, exc_info=True)
 
 
 def _warehouse(source: Source) -> Warehouse:

@@ -30,7 +30,7 @@ MUTATIONS = (
         "39 attempts",
         "the files of attempts go since no decision is found, and some were published",
         test=_ATTEMPTS + "test_recovery_removes_what_nobody_has_published[True-sqlite]",
-        real=(Edit("txpool.lake.warehouse:Warehouse.clear", "listed if published else ()", "()"),),
+        real=(Edit("txpool.lake.journals:Journals.clear", "set(made).difference(kept)", "made"),),
     ),
     Mutation(
         "39 order",
@@ -38,9 +38,9 @@ MUTATIONS = (
         test=_ATTEMPTS + "test_a_sweep_that_dies_at_any_step_is_gone_on_with[True-sqlite]",
         real=(
             Edit(
-                "txpool.lake.warehouse:Warehouse.clear",
-                "attempts = self.journals.attempts(gtrid)",
-                "attempts = self.journals.attempts(gtrid)\n    self.journals.remove(gtrid)",
+                "txpool.lake.journals:Journals.clear",
+                "attempts = self.attempts(gtrid)",
+                "attempts = self.attempts(gtrid)\n    self.remove(gtrid)",
             ),
         ),
     ),

@@ -1,0 +1,133 @@
+"""pyiceberg's tables and their transactions, as a transaction of txpool's has them: what they make is staged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.table import CommitTableResponse, Table, Transaction
+
+from txpool.errors import NotSupportedError
+from txpool.lake.corrections import keep_nulls, keep_rows
+from txpool.lake.values import arrow_of, require_partitionable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table.metadata import TableMetadata
+
+    from txpool.lake.staged import StagedFiles
+
+keep_nulls()
+keep_rows()
+#: Properties of a table that name code, which whoever writes the metadata would have us run.
+_CODE: Final = ("py-io-impl", "write.py-location-provider.impl")
+#: Deletes metadata before the transaction has committed.
+DELETES: Final = "write.metadata.delete-after-commit.enabled"
+
+
+class LakeTable(Table):
+    """A table within one transaction."""
+
+    def __init__(
+        self, identifier: Any, metadata: TableMetadata, location: str, work: StagedFiles, catalog: Catalog
+    ) -> None:
+        super().__init__(identifier, metadata, location, work.io, catalog)
+        self._work = work
+
+    def transaction(self) -> LakeChanges:
+        self._work.begin_writing()
+        return LakeChanges(self)
+
+
+class LakeChanges(Transaction):
+    """pyiceberg's transaction of one table, which takes frames. If it fails in part, the whole rolls back."""
+
+    _table: LakeTable
+
+    def __init__(self, table: LakeTable) -> None:
+        super().__init__(table)
+        self._files_before = table._work.file_count
+
+    def _arrow(self, frame: Any) -> Any:
+        self._table._work.require()
+        where = ".".join(self._table.name())
+        table = arrow_of(frame, self.table_metadata.schema(), where)
+        require_partitionable(table, self.table_metadata, where)
+        return table
+
+    def _stage(self, updates: Any, requirements: Any = ()) -> Transaction:
+        self._table._work.unfinished[id(self)] = ".".join(self._table.name())
+        return super()._stage(updates, requirements)
+
+    def append(self, df: Any, *args: Any, **options: Any) -> None:
+        self._try(super().append, self._arrow(df), *args, **options)
+
+    def overwrite(self, df: Any, *args: Any, **options: Any) -> None:
+        self._try(super().overwrite, self._arrow(df), *args, **options)
+
+    def dynamic_partition_overwrite(self, df: Any, *args: Any, **options: Any) -> None:
+        self._try(super().dynamic_partition_overwrite, self._arrow(df), *args, **options)
+
+    def upsert(self, df: Any, *args: Any, **options: Any) -> Any:
+        return self._try(super().upsert, self._arrow(df), *args, **options)
+
+    def delete(self, *args: Any, **options: Any) -> None:
+        self._try(super().delete, *args, **options)
+
+    def publish(self, files: Sequence[DataFile], *, overwrite: bool) -> None:
+        """Append files that Spark's tasks have made, or replace all rows by theirs."""
+        self._try(self._publish, files, overwrite)
+
+    def _publish(self, files: Sequence[DataFile], overwrite: bool) -> None:
+        self._table._work.take({each.file_path: each.file_size_in_bytes for each in files})
+        if overwrite and self.table_metadata.current_snapshot() is not None:
+            super().delete(AlwaysTrue())
+        if files:
+            with self.update_snapshot().fast_append() as producer:
+                for each in files:
+                    producer.append_data_file(each)
+
+    def commit_transaction(self) -> Table:
+        try:
+            made: Table = self._try(super().commit_transaction)
+            return made
+        finally:
+            self._table._work.unfinished.pop(id(self), None)
+
+    def __exit__(self, exctype: Any, excinst: BaseException | None, exctb: Any) -> None:
+        if excinst is None:
+            self.commit_transaction()
+            return
+        self._table._work.unfinished.pop(id(self), None)
+        self._table._work.failed(excinst, ".".join(self._table.name()), self._files_before)
+
+    def add_files(self, *_: Any, **__: Any) -> None:
+        raise NotSupportedError(f"{'.'.join(self._table.name())}: add_files() was not done: append() what is in them")
+
+    def _try(self, work: Any, *args: Any, **options: Any) -> Any:
+        with self._table._work.whole(".".join(self._table.name()), since=self._files_before):
+            return work(*args, **options)
+
+
+def commit_response(metadata: TableMetadata, location: str) -> CommitTableResponse:
+    return CommitTableResponse.model_construct(metadata=metadata, metadata_location=location)
+
+
+def require_safe(properties: Mapping[str, str], where: str, *more: str) -> None:
+    for key in (*_CODE, *more):
+        if properties.get(key, "false").lower() != "false":
+            raise NotSupportedError(
+                f"{where} has the property {key}, and nothing was done: it would "
+                f"{'delete files before the transaction has committed' if key == DELETES else 'run code of others'}. "
+                "Remove it by a catalog of your own"
+            )
+
+
+def namespaces(catalog: Catalog, within: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """All namespaces of a catalog, and those in them."""
+    for found in catalog.list_namespaces(within):
+        yield found
+        yield from namespaces(catalog, found)

@@ -38,7 +38,7 @@ _used: dict[str, RegisteredManager] = {}
 QUEUE = "sql-queue"
 #: The driver of folders of files.
 FILES = "files"
-#: The driver of Iceberg tables whose catalog is in a datasource.
+#: The driver of Iceberg tables.
 ICEBERG = "iceberg"
 #: txpool's own, as in pyproject.toml. They are listed here as well, since a zip for Spark's executors has no metadata.
 BUILT_IN = {

@@ -47,6 +47,7 @@ FLOORS = (
     ("txpool.django",),
     ("txpool.django.transactions",),
     ("txpool", "txpool.web"),
+    ("txpool.lake.rest",),
     ("txpool.lake",),
     ("txpool.engine",),
     ("txpool.aio",),

@@ -25,6 +25,7 @@ from tests.crash.mutations import (
     objects,
     overdue,
     recovery,
+    references,
     spark,
     staging,
     trust,
@@ -47,6 +48,7 @@ MUTATIONS = (
     *files.MUTATIONS,
     *lake.MUTATIONS,
     *objects.MUTATIONS,
+    *references.MUTATIONS,
 )
 _for_good = ExitStack()
 

@@ -28,6 +28,7 @@ DATASOURCES = {
     "exports": "xa",
     "objects": "xa",
     "warehouse": "xa",
+    "events": "xa",
 }
 SESSIONS = {"orders-in", "orders-kafka", "orders-jms"}
 #: What another key stands in the place of.
@@ -42,6 +43,7 @@ PASSWORDS = {
     "orders": "ORDERS_PASSWORD",
     "stock": "STOCK_PASSWORD",
     "marked-postgresql": "BILLING_PASSWORD",
+    "events": "CATALOG_TOKEN",
 }
 
 
@@ -73,7 +75,11 @@ def test_the_coordinator_and_recovery_share_a_node_and_a_log() -> None:
     assert (coordinator.node_name, coordinator.log_url) == (recovery.node_name, recovery.log_url)
     assert coordinator.log_url == f"sqlite:///{CONF / 'txlog'}"
     assert (coordinator.log_create, recovery.log_create) == (True, False)
-    assert {path.stem for path in recovery.datasources} == set(DATASOURCES) - SESSIONS - {"exports", "objects"}
+    assert {path.stem for path in recovery.datasources} == set(DATASOURCES) - SESSIONS - {
+        "events",
+        "exports",
+        "objects",
+    }
 
 
 def test_a_coordinator_of_a_cluster_has_its_log_on_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

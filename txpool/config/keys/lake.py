@@ -1,4 +1,4 @@
-"""The keys of lakes: of tables in files, whose catalog is in a datasource."""
+"""The keys of lakes: of tables in files, whose catalog is in a datasource, or a REST server's."""
 
 from __future__ import annotations
 
@@ -6,5 +6,13 @@ from txpool.config.keys.key import Key
 
 LAKE_KEYS = (
     Key("catalog", "file", None, "With driver = iceberg: the file of the datasource that has the catalog's tables."),
+    Key(
+        "catalog.type",
+        "choice",
+        None,
+        "With driver = iceberg, in place of catalog: rest, if the catalog is a REST server's. Its tables take appends.",
+        {"choices": ("rest",)},
+    ),
+    Key("catalog.uri", "string", None, "With catalog.type = rest: the server's url. password is a token, or user's."),
     Key("warehouse", "file", None, "With driver = iceberg: the folder of the tables' files. It must exist."),
 )

@@ -93,6 +93,8 @@ class DataSourceSettings:
     queue_datasource: Path | None
     queue_ordered: bool
     catalog: Path | None
+    catalog_type: str | None
+    catalog_uri: str | None
     warehouse: Path | None
     parking: str | None
     parking_after: int

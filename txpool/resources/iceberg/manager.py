@@ -1,13 +1,16 @@
-"""The resource manager of `driver = iceberg`: its catalog is in a datasource, whose branches carry its work."""
+"""The resource manager of `driver = iceberg`: its catalog is in a datasource, whose branches carry its work, or a REST
+server's, where the branches are references.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from txpool.errors import Error, OperationalError, described
+from txpool.errors import ConfigurationError, Error, OperationalError, described
 from txpool.findings.finding import Finding, failure, ok
 from txpool.resource_managers import ICEBERG
 from txpool.resources.manager import ResourceManager
@@ -16,7 +19,11 @@ from txpool.resources.parts import SparkPart
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
-    from txpool.resources.recovery_access import StagingArea
+    from txpool.datasource.source import Source
+    from txpool.resources.base import BegunBy
+    from txpool.resources.recovery_access import BranchRecovery, StagingArea
+
+_PASSWORD = re.compile(r"//[^/?#]*:[^/?#]*@")
 
 
 class LakeConflict(OperationalError):
@@ -24,9 +31,9 @@ class LakeConflict(OperationalError):
 
 
 class Iceberg(ResourceManager):
-    """Lakes. They prepare nothing by themselves: the tables' pointers are in the branches of the catalog's datasource.
+    """Lakes. Their journals are what recovery sweeps, as it does what Spark's writes have staged.
 
-    Their journals are what recovery sweeps, as it does what Spark's writes have staged.
+    With a catalog in a datasource they prepare nothing by themselves: the tables' pointers are in that one's branches.
     """
 
     driver = ICEBERG
@@ -42,16 +49,42 @@ class Iceberg(ResourceManager):
     instead_of_connecting = "its tables are in files, and txpool.lake.catalog() works with them"
 
     def check(self, settings: DataSourceSettings) -> None:
-        for key, example in (("catalog", "lake.properties"), ("warehouse", "warehouse")):
+        error, where = settings.properties.error, ("catalog", "lake.properties")
+        if settings.catalog_type:
+            where = ("catalog.uri", "https://host/catalog")
+            if settings.catalog is not None:
+                raise error("catalog", "is given beside catalog.type = rest: leave one out")
+            if _PASSWORD.search(settings.catalog_uri or ""):
+                raise error("catalog.uri", "has a password in it: passwords have a key of their own, password")
+        elif settings.catalog_uri:
+            raise error("catalog.uri", "has no use without catalog.type = rest")
+        for key, example in (where, ("warehouse", "warehouse")):
             if key not in settings.properties:
-                raise settings.properties.error(key, f"is missing: write {key} = {example}")
+                raise error(key, f"is missing: write {key} = {example}")
 
-    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> NothingPrepared:
-        return NothingPrepared(settings.name)
+    def begin(self, source: Source, transaction: BegunBy, timeout: float | None) -> tuple[Any, Any]:
+        if not source.settings.catalog_type:
+            return super().begin(source, transaction, timeout)
+        begun: tuple[Any, Any] = _rest(source.settings, "branch:begin")(source, transaction)
+        return begun
+
+    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> BranchRecovery:
+        if not settings.catalog_type:
+            return NothingPrepared(settings.name)
+        access: BranchRecovery = _rest(settings, "branch:ReferencesRecovery")(settings, recovery=recovery)
+        return access
 
     def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> StagingArea | None:
-        area: StagingArea = resolve_name("txpool.lake.warehouse:LakeStaging")(settings, lock_timeout)
+        area: StagingArea
+        if settings.catalog_type:
+            area = _rest(settings, "branch:ReferencesStaging")(settings)
+        else:
+            area = resolve_name("txpool.lake.warehouse:LakeStaging")(settings, lock_timeout)
         return area
+
+    def workload(self, source: Source) -> Any:
+        settings = source.settings
+        return _rest(settings, "workload:KitTable")(settings) if settings.catalog_type else None
 
     def is_transient(self, error: BaseException, *, at_its_end: bool) -> bool:
         theirs = sys.modules.get("pyiceberg.exceptions")
@@ -65,6 +98,17 @@ class Iceberg(ResourceManager):
             yield failure("connection", f"{settings.name} cannot be used: {described(error)}")
             return
         yield ok("connection", f"the catalog of {settings.name} is in {settings.catalog}: check that file, too")
+
+
+def _rest(settings: DataSourceSettings, name: str) -> Any:
+    """What serves a REST server's catalog. ConfigurationError if what it needs is not installed."""
+    try:
+        return resolve_name(f"txpool.lake.rest.{name}")
+    except ImportError as error:
+        raise ConfigurationError(
+            f"datasource {settings.name}: catalog.type = rest needs pyiceberg and pyarrow: pip install 'txpool[lake]' "
+            f"({described(error)})"
+        ) from error
 
 
 MANAGER = Iceberg()

@@ -1,0 +1,1 @@
+"""Iceberg tables of REST catalogs: the prepared branch is a reference in each table, on a staged snapshot."""

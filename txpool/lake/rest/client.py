@@ -1,0 +1,81 @@
+"""pyiceberg's client of a REST catalog, whose requests end, and which runs no code that a server or a table names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError, RESTError
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from requests import RequestException
+
+from txpool.errors import OperationalError, described
+from txpool.lake.changes import namespaces
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.table import Table
+    from requests import Session
+
+    from txpool.lake.rest.snapshots import Reference
+
+#: How long a request may take to connect, and to be answered, in seconds.
+_TIMES: Final = (10, 60)
+
+
+class RestClient(RestCatalog):
+    """A REST catalog. Making it asks the server for its configuration: OperationalError if it does not give that."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        try:
+            super().__init__(name, **properties)
+        except (RESTError, RequestException) as error:
+            raise OperationalError(
+                f"{name}: the catalog at {properties['uri']} does not serve: {described(error)}. Nothing was done"
+            ) from error
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        session.request = partial(session.request, timeout=_TIMES)  # type: ignore[method-assign]
+        return session
+
+    def _load_file_io(self, properties: Mapping[str, str] = {}, location: str | None = None) -> FileIO:
+        return PyArrowFileIO({})
+
+    def tables(self) -> Iterator[Table]:
+        """All tables that this user may read."""
+        for namespace in namespaces(self):
+            for name in self.list_tables(namespace):
+                try:
+                    found = self.load_table(name)
+                except (NoSuchTableError, ForbiddenError, ValidationError):
+                    continue  # dropped since, or none that a branch of this user's can be in
+                yield found
+
+    def table_of(self, reference: Reference) -> Table:
+        """The table of a reference, also if it was renamed. OperationalError if it is not there."""
+        try:
+            found: Table = self.load_table(reference.table)
+            if str(found.metadata.table_uuid) == reference.uuid:
+                return found
+        except (NoSuchTableError, NoSuchNamespaceError):
+            pass
+        for each in self.tables():
+            if str(each.metadata.table_uuid) == reference.uuid:
+                return each
+        raise OperationalError(
+            f"the catalog at {self.uri} has no table {'.'.join(reference.table)} with the uuid {reference.uuid}: it "
+            "was dropped, or the uri leads to another catalog. Nothing was removed"
+        )
+
+
+def properties_of(uri: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """pyiceberg's properties of a catalog: a user and a password are its credential, a password alone its token."""
+    found = {"uri": uri} | dict(options)
+    user, password = found.pop("user", None), found.pop("password", None)
+    if password is not None:
+        found |= {"token": password} if user is None else {"credential": f"{user}:{password}"}
+    return found

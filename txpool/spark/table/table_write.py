@@ -45,10 +45,10 @@ class TableWrite:
         raise NotImplementedError
 
     def _begin_report(
-        self, ambient: Transaction, target: Target, records: DataSource
+        self, ambient: Transaction, target: Target, records: DataSource | None
     ) -> tuple[WriteReport, IdempotentWrite | None]:
         report = WriteReport(ambient.gtrid, next_number(ambient), target.name, self.mode)
-        if self.transaction_id is None:
+        if self.transaction_id is None or records is None:
             return report, None
         plan = fingerprint(self.df)
         return report, IdempotentWrite(records, self.transaction_id, target.name, ambient.gtrid, self.mode, plan)

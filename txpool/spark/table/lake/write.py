@@ -20,7 +20,9 @@ from txpool.spark.task.task import unpickled
 from txpool.spark.types.columns import mapped_in_arrow
 
 if TYPE_CHECKING:
-    from txpool.lake.tables import LakeCatalog, LakeTable
+    from txpool.lake.changes import LakeTable
+    from txpool.lake.rest.catalog import RestLakeCatalog
+    from txpool.lake.tables import LakeCatalog
     from txpool.tm.transaction import Transaction
 
 #: The newest format of tables that pyiceberg writes.
@@ -43,6 +45,7 @@ class LakeWrite(TableWrite):
             )
         ambient.adopt((), late_branches=False)  # raises without a decision log, before the job rather than after it
         lake = catalog(self.source)
+        self._require_possible(lake)
         target = Target(f"{self.source.name}.{self.table}", exists=lake.table_exists(self.table))
         if not target.exists and not self.create:
             raise ProgrammingError(
@@ -50,7 +53,7 @@ class LakeWrite(TableWrite):
                 "create=True. Nothing was done."
             )
         report, record = self._begin_report(ambient, target, lake.datasource)
-        if record is None:
+        if record is None or lake.datasource is None:
             return self._write(ambient, lake, target, report)
         with closing(lake.datasource.connect()) as connection:
             earlier = record.claim(connection)
@@ -60,7 +63,23 @@ class LakeWrite(TableWrite):
             record.finish(connection, report.partitions, report.rows)
         return report
 
-    def _write(self, ambient: Transaction, lake: LakeCatalog, target: Target, report: WriteReport) -> WriteReport:
+    def _require_possible(self, lake: LakeCatalog | RestLakeCatalog) -> None:
+        """NotSupportedError for what a REST server's catalog does not take, before any task."""
+        if lake.appends_only and self.mode == "overwrite":
+            raise NotSupportedError(
+                f"write_table() does not overwrite tables of the REST catalog {self.source.name}, and nothing was "
+                "done: others may change a table between the decision and its commit, and only an append can be put on "
+                "top of whatever they have committed. Write mode='append', or have the catalog in a datasource"
+            )
+        if lake.datasource is None and self.transaction_id is not None:
+            raise NotSupportedError(
+                f"write_table(transaction_id=…) has no table for its record in the REST catalog {self.source.name}, "
+                "and nothing was done: write txpool.transaction(transaction_id=…, record_in=…) around it"
+            )
+
+    def _write(
+        self, ambient: Transaction, lake: LakeCatalog | RestLakeCatalog, target: Target, report: WriteReport
+    ) -> WriteReport:
         from txpool.spark.table.lake.columns import match, new_schema
 
         if not self._is_wanted(target):

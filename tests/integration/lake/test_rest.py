@@ -24,7 +24,9 @@ from txpool.conformance.cases.case import Verdict
 from txpool.conformance.kit import run_cases
 from txpool.datasource.lookup import find_source
 from txpool.lake.rest.branch import ReferencesRecovery, ReferencesStaging
+from txpool.lake.rest.catalog import RestLakeCatalog
 from txpool.lake.rest.snapshots import drops, encode, forgets, leads, requires
+from txpool.lake.rest.work import ReferencesWork
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.iceberg.manager import MANAGER
 from txpool.xid import make_gtrid, make_xid, parse
@@ -282,6 +284,8 @@ def test_31_a_forged_reference_is_listed_and_never_ended(site: RestSite) -> None
     assert listed.xid == XID
     assert not listed.prepared_by({"", "f" * 64})
     assert site.ids("orders") == [5]
+    _, warning = MANAGER.findings(site.settings, stale_after=0, timeout=None)
+    assert f"and no proof: db.orders: {XID.joined}" in warning.found
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -445,6 +449,17 @@ def test_the_conformance_kit(site: RestSite) -> None:
     assert failed == []
     assert len([each for each in run.results if each.verdict is Verdict.PASSED]) >= 12
     assert ReferencesRecovery(site.settings).recover() == []
+
+
+def test_check_tells_whether_the_server_answers(site: RestSite) -> None:
+    prepared(site)
+    (found,) = MANAGER.findings(site.settings, stale_after=0, timeout=None)
+    assert "1 branches are prepared there" in found.found
+    site.file.write_text(site.file.read_text().replace(site.server.uri, "http://127.0.0.1:9"))
+    (failed,) = MANAGER.findings(site.settings, stale_after=0, timeout=None)
+    assert "cannot be used" in failed.found
+    with txpool.transaction(), pytest.raises(txpool.OperationalError, match="does not serve"):
+        RestLakeCatalog(ReferencesWork(site.place, GTRID))
 
 
 def test_no_expiry_of_snapshots_drops_a_reference_for_its_age(site: RestSite) -> None:

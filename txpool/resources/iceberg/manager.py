@@ -92,6 +92,9 @@ class Iceberg(ResourceManager):
         return isinstance(error, (LakeConflict, *conflicts))
 
     def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
+        if settings.catalog_type:
+            yield from _rest(settings, "check:findings")(settings)
+            return
         try:
             yield from resolve_name("txpool.lake.check:findings")(settings)
         except (Error, OSError) as error:

@@ -114,7 +114,7 @@ def problems(life: Life, image: Path, told: str, shown: str) -> Iterator[str]:
         ended = (branch.publish if decided else branch.withdraw)(after, XID)
         if ended is BranchOutcome.LOST:
             yield f"{shown}: a folder is lost"
-    for each in branch.StagedFolders(after).tables():
+    for each in branch.StagedInPlace(after).tables():
         branch.sweep(after, each.name)
     if published(image) != (new if decided else FORMER):
         yield f"{shown}: after recovery there is {sorted(published(image))}"
@@ -161,10 +161,10 @@ def test_after_any_crash_it_is_whole_and_ends_as_decided(commits: bool, memory: 
     [
         Edit("txpool.resources.files.tree:sync_file", "os.fsync(descriptor)", "pass"),
         Edit("txpool.resources.files.tree:sync_tree", "os.fsync(folder)", "pass"),
-        Edit("txpool.resources.files.work:FolderWork._sync", "os.fsync(staging)", "pass"),
+        Edit("txpool.resources.files.work:PlaceWork.prepare", "os.fsync(staging)", "pass"),
         Edit("txpool.resources.files.branch:_move", "os.fsync(parent)", "pass"),
         Edit("txpool.resources.files.branch:_succeed", "os.fsync(target)", "pass"),
-        Edit("txpool.resources.files.branch:_forget", "os.fsync(hidden.prepared)", "pass"),
+        Edit("txpool.resources.files.branch:forget", "os.fsync(hidden.prepared)", "pass"),
         Edit("txpool.resources.files.place:Place.draft", "sync_file(_DRAFT, staging)", "pass"),
         Edit("txpool.resources.files.place:Place.add", "os.fsync(hidden.prepared)", "pass"),
     ],

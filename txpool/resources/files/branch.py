@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from txpool.errors import OperationalError, described
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.files.place import Hidden, Manifest, Place
 from txpool.resources.files.tree import descended, exchange, move_new, opened, read_file, remove_tree
-from txpool.resources.files.work import MARKER, SUCCESS, FolderWork, gtrid_of, sweep
+from txpool.resources.files.work import MARKER, SUCCESS, PlaceWork, gtrid_of, sweep
 from txpool.resources.own.branch import ResourceBranch, ResourceRecovery, leads_elsewhere
 from txpool.resources.own.resource import Resource
 from txpool.resources.recovery_access import PreparedBranch, StagingTable
@@ -26,7 +27,7 @@ _GENERATION = "generation"
 _FOLDER = "folder"
 
 
-class FolderResource(Resource):
+class PlaceResource(Resource):
     """A place, as the protocol of branches needs it."""
 
     def __init__(self, place: Place, file: str) -> None:
@@ -40,18 +41,54 @@ class FolderResource(Resource):
     def generation(self) -> str:
         return self.place.generation()
 
-    def begin(self) -> FolderWork:
+    def begin(self) -> PlaceWork:
         raise NotImplementedError("its work begins with a gtrid")
+
+    @abstractmethod
+    def publish(self, xid: str) -> BranchOutcome | None:
+        """Publish what is prepared under this name. LOST if a part is neither staged nor published; None: no manifest.
+
+        Errors: OSError, OperationalError.
+        """
+
+    @abstractmethod
+    def withdraw(self, xid: str) -> BranchOutcome | None:
+        """Roll back what is prepared under this name; None: no manifest.
+
+        OSError; OperationalError if its publication has begun.
+        """
+
+    @abstractmethod
+    def shows(self, name: str, xid: str) -> bool:
+        """Whether what is published under a name says that the branch has committed. OSError, OperationalError."""
 
     def prepared(self) -> list[str]:
         with self.place.open() as hidden:
             return [xid for xid, _ in self.place.listed(hidden)]
 
     def commit(self, xid: str) -> bool:
-        return publish(self.place, xid) is BranchOutcome.COMMITTED
+        return self.publish(xid) is BranchOutcome.COMMITTED
 
     def rollback(self, xid: str) -> bool:
-        return withdraw(self.place, xid) is BranchOutcome.ROLLED_BACK
+        return self.withdraw(xid) is BranchOutcome.ROLLED_BACK
+
+
+class FolderResource(PlaceResource):
+    """A place in which folders are published."""
+
+    def publish(self, xid: str) -> BranchOutcome | None:
+        return publish(self.place, xid)
+
+    def withdraw(self, xid: str) -> BranchOutcome | None:
+        return withdraw(self.place, xid)
+
+    def shows(self, name: str, xid: str) -> bool:
+        *above, last = name.split("/")
+        try:
+            with self.place.open() as hidden, descended(above, hidden.root) as parent:
+                return _is_published(hidden, parent, last, xid)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
 
 def publish(place: Place, xid: str) -> BranchOutcome | None:
@@ -66,8 +103,8 @@ def publish(place: Place, xid: str) -> BranchOutcome | None:
                 _succeed(hidden, name, xid)
         if failpoints.armed:
             failpoints.hit("files.succeeded")
-        _remove_staged(hidden, manifest)  # of an exchange, the former folder
-        _forget(hidden, xid)
+        remove_staged(hidden, manifest)  # of an exchange, the former folder
+        forget(hidden, xid)
         if lost:
             logger.error("%s: %s is decided, and was removed by somebody: %s", place.name, xid, ", ".join(lost))
             return BranchOutcome.LOST
@@ -160,34 +197,37 @@ def withdraw(place: Place, xid: str) -> BranchOutcome | None:
             with suppress(FileNotFoundError, NotADirectoryError), descended(above, hidden.root) as parent:
                 if _is_published(hidden, parent, last, xid):
                     raise OperationalError(f"the publication of {xid} has begun, with {name}: it can only be committed")
-        _forget(hidden, xid)  # first: what is half removed must not be published
-        _remove_staged(hidden, manifest)
+        forget(hidden, xid)  # first: what is half removed must not be published
+        remove_staged(hidden, manifest)
         return BranchOutcome.ROLLED_BACK
 
 
-def _forget(hidden: Hidden, xid: str) -> None:
+def forget(hidden: Hidden, xid: str) -> None:
+    """Remove the manifest of a branch that has ended, durably."""
     os.unlink(xid, dir_fd=hidden.prepared)
     os.fsync(hidden.prepared)
 
 
-def _remove_staged(hidden: Hidden, manifest: Manifest) -> None:
+def remove_staged(hidden: Hidden, manifest: Manifest) -> None:
+    """Remove what a branch has staged, or leave it to a sweep."""
     try:
         remove_tree(manifest.staging, hidden.staged)
     except OSError as error:  # recovery sweeps it, and says why it cannot
         logger.warning("%s: %s cannot be removed yet: %s", manifest.xid, manifest.staging, described(error))
 
 
-def end_branch(resource: FolderResource, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
+def end_branch(resource: PlaceResource, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
     """End a prepared branch: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
     try:
         elsewhere = leads_elsewhere(resource, record)
         if elsewhere:
             return BranchOutcome.UNKNOWN, elsewhere
         xid = record.xid.joined
-        ended = (publish if commit else withdraw)(resource.place, xid)
+        ended = (resource.publish if commit else resource.withdraw)(xid)
         if ended is not None:
             return ended, ""
-        if _shows(resource.place, record.evidence.get(_FOLDER, ""), xid):
+        name = record.evidence.get(_FOLDER, "")
+        if name and resource.shows(name, xid):
             return BranchOutcome.COMMITTED, ""
         same = bool(record.identity) and record.evidence.get(_GENERATION) == resource.generation()
         return (BranchOutcome.ABSENT if same else BranchOutcome.LOST), ""
@@ -201,45 +241,33 @@ def end_branch(resource: FolderResource, record: BranchRecord, *, commit: bool) 
         return BranchOutcome.UNKNOWN, described(error)
 
 
-def _shows(place: Place, name: str, xid: str) -> bool:
-    """Whether the published folder itself says that the branch has committed."""
-    if not name:
-        return False
-    *above, last = name.split("/")
-    try:
-        with place.open() as hidden, descended(above, hidden.root) as parent:
-            return _is_published(hidden, parent, last, xid)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-class FolderBranch(ResourceBranch):
+class PlaceBranch(ResourceBranch):
     """The branch of a transaction in a place."""
 
-    def __init__(self, resource: FolderResource, work: FolderWork, gtrid: str) -> None:
+    def __init__(self, resource: PlaceResource, work: PlaceWork, gtrid: str) -> None:
         super().__init__(resource, work, gtrid)
-        self._folders, self._files = resource, work
+        self._place, self._staged = resource, work
 
     def start_prepare(self) -> None:
         super().start_prepare()
         evidence = dict(self.record.evidence)
-        if self._files.folders:
-            evidence[_FOLDER] = self._files.folders[0][0].name
+        if self._staged.shown:
+            evidence[_FOLDER] = self._staged.shown
         self.record = self.record._replace(evidence=evidence)
 
     def end_prepared(self, *, commit: bool) -> tuple[BranchOutcome, str]:
-        return end_branch(self._folders, self.record, commit=commit)
+        return end_branch(self._place, self.record, commit=commit)
 
 
-class FolderRecovery(ResourceRecovery):
+class PlaceRecovery(ResourceRecovery):
     """Recovery's access to the branches of a place. Thread-safe."""
 
-    def __init__(self, resource: FolderResource) -> None:
+    def __init__(self, resource: PlaceResource) -> None:
         super().__init__(resource)
-        self._folders = resource
+        self._of = resource
 
     def recover(self) -> list[PreparedBranch]:
-        place, found = self._folders.place, []
+        place, found = self._of.place, []
         evidence = {_GENERATION: place.generation()}
         with place.open() as hidden:
             for name, ours in place.listed(hidden):
@@ -249,7 +277,7 @@ class FolderRecovery(ResourceRecovery):
         return found
 
     def end(self, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
-        return end_branch(self._folders, record, commit=commit)
+        return end_branch(self._of, record, commit=commit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +288,7 @@ class StagedWork:
     name: str
 
 
-class StagedFolders:
+class StagedInPlace:
     """Recovery's access to what crashes have left staged in a place."""
 
     def __init__(self, place: Place) -> None:

@@ -3,28 +3,85 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from txpool.errors import described
 from txpool.findings.finding import Finding, failure, ok, warning
-from txpool.resources.files.branch import FolderBranch, FolderRecovery, FolderResource, StagedFolders
+from txpool.resources.files.branch import FolderResource, PlaceBranch, PlaceRecovery, PlaceResource, StagedInPlace
 from txpool.resources.files.place import Place
 from txpool.resources.files.tree import mount_of, why_no_renames
-from txpool.resources.files.work import FolderWork
+from txpool.resources.files.work import FolderWork, PlaceWork
 from txpool.resources.manager import ResourceManager
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.datasource.source import Source
     from txpool.resources.base import BegunBy
+    from txpool.resources.recovery_access import PreparedBranch
 
-_made: WeakKeyDictionary[Any, FolderResource] = WeakKeyDictionary()
+_made: WeakKeyDictionary[Any, PlaceResource] = WeakKeyDictionary()
 
 
-class Files(ResourceManager):
-    """Folders of a local or mounted file system, on Linux."""
+class Places(ResourceManager):
+    """What is published in a folder of a local or mounted file system, on Linux."""
+
+    resource: type[PlaceResource]
+    work: type[PlaceWork]
+
+    def check(self, settings: DataSourceSettings) -> None:
+        if settings.folder is None:
+            folder = self.url_example.removeprefix(self.schemes[0])
+            raise settings.properties.error("folder", f"is missing: write folder = {folder}")
+
+    def begin(self, source: Source, transaction: BegunBy, timeout: float | None) -> tuple[PlaceWork, PlaceBranch]:
+        found = _made.get(source)
+        if found is None:
+            found = _made.setdefault(source, self._resource(source.settings))
+        work = self.work(found.place, transaction.gtrid)
+        return work, PlaceBranch(found, work, transaction.gtrid)
+
+    def _resource(self, settings: DataSourceSettings) -> PlaceResource:
+        return self.resource(self._place(settings), settings.file)
+
+    def _place(self, settings: DataSourceSettings) -> Place:
+        return Place(settings.name, str(settings.folder), settings.prepared_owners)
+
+    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> PlaceRecovery:
+        return PlaceRecovery(self._resource(settings))
+
+    def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> StagedInPlace:
+        return StagedInPlace(self._place(settings))
+
+
+def of_place(name: str, place: Place, branches: Sequence[PreparedBranch]) -> Iterator[Finding]:
+    """What every place is asked: who it is, what is prepared and staged there, and who may write."""
+    staged = len(StagedInPlace(place).tables())
+    yield ok(
+        "connection",
+        f"{name} is {place.path}, with the identity {place.identity()}; {len(branches)} branches are prepared "
+        f"there, and {staged} transactions stage",
+    )
+    foreign = [each for each in branches if each.roles is not None]
+    if foreign:
+        yield warning(
+            "owners",
+            f"{len(foreign)} manifests in {place.path} are of users who are not ours",
+            "whoever made them may have made up their names: they are listed, and never ended",
+            "remove them, or write their user into prepared.owners",
+        )
+    if os.stat(place.path).st_mode & 0o002:
+        yield warning(
+            "owners",
+            f"everybody may write to {place.path}",
+            "anybody can take a name away, or put a folder in its place",
+            f"chmod o-w {place.path}",
+        )
+
+
+class Files(Places):
+    """Folders of files."""
 
     driver = "files"
     database = "a folder of files"
@@ -32,29 +89,8 @@ class Files(ResourceManager):
     url_example = "files:/srv/exports"
     publishes_folders = True
     instead_of_connecting = "it is a folder, and txpool.folder() writes there"
-
-    def check(self, settings: DataSourceSettings) -> None:
-        if settings.folder is None:
-            raise settings.properties.error("folder", "is missing: write folder = /srv/exports")
-
-    def begin(self, source: Source, transaction: BegunBy, timeout: float | None) -> tuple[FolderWork, FolderBranch]:
-        found = _made.get(source)
-        if found is None:
-            found = _made.setdefault(source, self._resource(source.settings))
-        work = FolderWork(found.place, transaction.gtrid)
-        return work, FolderBranch(found, work, transaction.gtrid)
-
-    def _resource(self, settings: DataSourceSettings) -> FolderResource:
-        return FolderResource(self._place(settings), settings.file)
-
-    def _place(self, settings: DataSourceSettings) -> Place:
-        return Place(settings.name, str(settings.folder), settings.prepared_owners)
-
-    def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> FolderRecovery:
-        return FolderRecovery(self._resource(settings))
-
-    def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> StagedFolders:
-        return StagedFolders(self._place(settings))
+    resource = FolderResource
+    work = FolderWork
 
     def workload(self, source: Source) -> Any:
         from txpool.resources.files.workload import KitFolders
@@ -64,8 +100,7 @@ class Files(ResourceManager):
     def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
         place = self._place(settings)
         try:
-            identity, branches = place.identity(), FolderRecovery(self._resource(settings)).recover()
-            staged = StagedFolders(place).tables()
+            found = [*of_place(settings.name, place, self.branch_recovery(settings).recover())]
             with place.open() as hidden:
                 with place.changing(hidden):
                     missing = why_no_renames(hidden.staged)
@@ -73,33 +108,14 @@ class Files(ResourceManager):
         except Exception as error:
             yield failure("connection", f"{settings.name}: {place.path} cannot be used: {described(error)}")
             return
-        yield ok(
-            "connection",
-            f"{settings.name} is {place.path}, with the identity {identity}; {len(branches)} branches are prepared "
-            f"there, and {len(staged)} transactions stage",
-        )
+        yield from found
         why = "a folder is published by one rename, which a reader sees whole or not at all"
         if missing or apart:
-            found = missing or f"{place.path}/.txpool is another file system"
+            lacks = missing or f"{place.path}/.txpool is another file system"
             do = "name a folder in ext4, xfs or btrfs; of NFS and FUSE few can do it"
-            yield failure("renames", f"{place.path} cannot publish a folder: {found}", why, do)
+            yield failure("renames", f"{place.path} cannot publish a folder: {lacks}", why, do)
         else:
             yield ok("renames", f"{place.path} renames and exchanges folders in one step, and syncs them")
-        foreign = [each for each in branches if each.roles is not None]
-        if foreign:
-            yield warning(
-                "owners",
-                f"{len(foreign)} manifests in {place.path} are of users who are not ours",
-                "whoever made them may have made up their names: they are listed, and never ended",
-                "remove them, or write their user into prepared.owners",
-            )
-        if os.stat(place.path).st_mode & 0o002:
-            yield warning(
-                "owners",
-                f"everybody may write to {place.path}",
-                "anybody can take a name away, or put a folder in its place",
-                f"chmod o-w {place.path}",
-            )
 
 
 MANAGER = Files()

@@ -6,6 +6,7 @@ import os
 import secrets
 import stat
 import weakref
+from abc import abstractmethod
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, Final
@@ -73,20 +74,102 @@ class StagedFolder(os.PathLike[str]):
         return sorted(str(each.name) for each in self._opened if not each.closed)
 
 
-class FolderWork(Work):
-    """The folders of one transaction in one place."""
+class PlaceWork(Work):
+    """What one transaction stages in one place, under a name of its own, and prepares by a manifest."""
 
     def __init__(self, place: Place, gtrid: str) -> None:
         self.place = place
         self.gtrid = gtrid
         self.staging = new_staging(gtrid)
-        self.folders: list[tuple[StagedFolder, bool]] = []
         self._begun = False
         self._lock = Lock()
 
     @property
     def idle(self) -> bool:
         return not self._begun
+
+    @property
+    @abstractmethod
+    def shown(self) -> str:
+        """The name by which it is seen whether the branch has committed; empty if nothing was staged."""
+
+    def begin_staging(self, hidden: Hidden) -> None:
+        """Make its folder, durably: before the first file, so that recovery finds whatever a crash leaves."""
+        self._begun = True  # first: an interrupt may come behind the next line
+        with suppress(FileExistsError):  # what comes after it has failed before
+            make_folder(self.staging, hidden.staged, 0o700)
+        os.fsync(hidden.staged)
+        if failpoints.armed:
+            failpoints.hit("files.staged")
+
+    @abstractmethod
+    def manifest(self, xid: str) -> Manifest:
+        """What is to be published. `Refused` if that is not whole."""
+
+    @abstractmethod
+    def sync(self, manifest: Manifest, staging: int) -> None:
+        """Make the manifest's files durable, in the open staging folder."""
+
+    @abstractmethod
+    def require_publishable(self, hidden: Hidden) -> None:
+        """`Refused` if a commit could not publish it, while nobody else prepares: a commit cannot say no any more."""
+
+    def prepare(self, xid: str) -> None:
+        manifest = self.manifest(xid)
+        with self.place.open() as hidden, ExitStack() as stack:
+            try:
+                staging = stack.enter_context(opened(self.staging, hidden.staged))
+                self.sync(manifest, staging)
+                self.place.draft(manifest, staging)
+                os.fsync(staging)
+                os.fsync(hidden.staged)
+            except OSError as error:
+                raise Refused(
+                    f"what is staged in {self.place.path} cannot be made durable: {described(error)}"
+                ) from error
+            if failpoints.armed:
+                failpoints.hit("files.synced")
+            with self.place.changing(hidden):
+                self._require_there(hidden, staging)
+                self.require_publishable(hidden)
+                try:
+                    self.place.add(manifest, staging, hidden)
+                except FileExistsError as error:
+                    raise Refused(f"a manifest {xid} is there already") from error
+
+    def _require_there(self, hidden: Hidden, staging: int) -> None:
+        """What was synced is what the manifest names, and nobody has swept it."""
+        with suppress(OSError):
+            there = os.stat(self.staging, dir_fd=hidden.staged, follow_symlinks=False)
+            if os.path.samestat(there, os.fstat(staging)):
+                return
+        raise Refused(f"what {self.gtrid} has staged was swept: recovery has taken its process for dead")
+
+    def require_movable(self, folder: int, hidden: Hidden, shown: str) -> None:
+        """`Refused` if nothing that is staged can be moved or linked into a folder."""
+        if mount_of(folder) != mount_of(hidden.staged):
+            raise Refused(f"{shown} is another file system than {self.place.path}, into which no rename leads")
+        if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
+            raise Refused(f"{shown} is in a read-only file system")
+        if not os.access(f"/proc/self/fd/{folder}", os.W_OK | os.X_OK):
+            raise Refused(f"this process may not write to {shown}")
+
+    def rollback(self) -> None:
+        """Remove what is staged, unless a manifest names it."""
+        if self._begun:
+            sweep(self.place, self.staging)
+
+
+class FolderWork(PlaceWork):
+    """The folders of one transaction in one place."""
+
+    def __init__(self, place: Place, gtrid: str) -> None:
+        super().__init__(place, gtrid)
+        self.folders: list[tuple[StagedFolder, bool]] = []
+
+    @property
+    def shown(self) -> str:
+        return self.folders[0][0].name if self.folders else ""
 
     def folder(self, name: str, *, overwrite: bool) -> StagedFolder:
         """A new folder, which is published under this name below the place."""
@@ -122,44 +205,18 @@ class FolderWork(Work):
 
     def _stage(self, number: str, hidden: Hidden) -> None:
         if not self.folders:
-            self._begun = True  # first: an interrupt may come behind the next line
-            with suppress(FileExistsError):  # what comes after it has failed before
-                make_folder(self.staging, hidden.staged, 0o700)
-            os.fsync(hidden.staged)  # before the first file, so that recovery finds whatever a crash leaves
-            if failpoints.armed:
-                failpoints.hit("files.staged")
+            self.begin_staging(hidden)
         with opened(self.staging, hidden.staged) as staging:
             self.place.require_renames(staging)
             make_folder(number, staging)
 
-    def prepare(self, xid: str) -> None:
-        manifest = Manifest(xid, self.staging, tuple((each.name, overwrite) for each, overwrite in self.folders))
+    def manifest(self, xid: str) -> Manifest:
         still = [file for each, _ in self.folders for file in each.left_open()]
         if still:
             raise Refused(f"{still[0]} is still open, and what it holds back would be lost: close it before the commit")
-        with self.place.open() as hidden, ExitStack() as stack:
-            try:
-                staging = stack.enter_context(opened(self.staging, hidden.staged))
-                self._sync(manifest, staging)
-                os.fsync(hidden.staged)
-            except OSError as error:
-                raise Refused(
-                    f"what is staged in {self.place.path} cannot be made durable: {described(error)}"
-                ) from error
-            if failpoints.armed:
-                failpoints.hit("files.synced")
-            with self.place.changing(hidden):
-                self._require_there(hidden, staging)
-                for other in self.place.manifests(hidden):
-                    self._require_apart(other)
-                for folder, overwrite in self.folders:
-                    self._require_free(hidden, folder.name.split("/"), overwrite=overwrite)
-                try:
-                    self.place.add(manifest, staging, hidden)
-                except FileExistsError as error:
-                    raise Refused(f"a manifest {xid} is there already") from error
+        return Manifest(xid, self.staging, tuple((each.name, overwrite) for each, overwrite in self.folders))
 
-    def _sync(self, manifest: Manifest, staging: int) -> None:
+    def sync(self, manifest: Manifest, staging: int) -> None:
         for number, (folder, _) in enumerate(self.folders):
             with opened(str(number), staging) as staged:
                 for each in (SUCCESS, f".{SUCCESS}.crc"):  # what Spark has written: ours comes last
@@ -169,16 +226,12 @@ class FolderWork(Work):
                     raise Refused(f"the name {MARKER} in {folder.name} is txpool's own: give your file another one")
                 write_file(MARKER, manifest.xid, staged)
                 sync_tree(staged, folder.name)
-        self.place.draft(manifest, staging)
-        os.fsync(staging)
 
-    def _require_there(self, hidden: Hidden, staging: int) -> None:
-        """What was synced is what the manifest names, and nobody has swept it."""
-        with suppress(OSError):
-            there = os.stat(self.staging, dir_fd=hidden.staged, follow_symlinks=False)
-            if os.path.samestat(there, os.fstat(staging)):
-                return
-        raise Refused(f"what {self.gtrid} has staged was swept: recovery has taken its process for dead")
+    def require_publishable(self, hidden: Hidden) -> None:
+        for other in self.place.manifests(hidden):
+            self._require_apart(other)
+        for folder, overwrite in self.folders:
+            self._require_free(hidden, folder.name.split("/"), overwrite=overwrite)
 
     def _require_apart(self, other: Manifest) -> None:
         for name, _ in other.folders:
@@ -195,7 +248,7 @@ class FolderWork(Work):
         try:
             while at < len(parts):  # the folders above that are there
                 with descended(parts[:at], hidden.root) as above:
-                    self._require_movable(above, hidden, "/".join([str(self.place.path), *parts[:at]]))
+                    self.require_movable(above, hidden, "/".join([str(self.place.path), *parts[:at]]))
                     try:
                         found = os.stat(parts[at], dir_fd=above, follow_symlinks=False)
                     except FileNotFoundError:
@@ -206,22 +259,9 @@ class FolderWork(Work):
             if not overwrite:
                 raise Refused(f"the folder {shown} is there already: choose another name, or overwrite=True")
             with descended(parts, hidden.root) as target:
-                self._require_movable(target, hidden, shown)
+                self.require_movable(target, hidden, shown)
         except OSError as error:
             raise Refused(f"{shown} cannot be published: {described(error)}") from error
-
-    def _require_movable(self, folder: int, hidden: Hidden, shown: str) -> None:
-        if mount_of(folder) != mount_of(hidden.staged):
-            raise Refused(f"{shown} is another file system than {self.place.path}, into which no rename leads")
-        if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
-            raise Refused(f"{shown} is in a read-only file system")
-        if not os.access(f"/proc/self/fd/{folder}", os.W_OK | os.X_OK):
-            raise Refused(f"this process may not write to {shown}")
-
-    def rollback(self) -> None:
-        """Remove what is staged, unless a manifest names it."""
-        if self._begun:
-            sweep(self.place, self.staging)
 
 
 def overlap(name: str, other: str) -> bool:

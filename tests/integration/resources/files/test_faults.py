@@ -113,7 +113,7 @@ def test_full_at_the_commit(small: Exports) -> None:
     assert small.left() == []
 
 
-@pytest.mark.parametrize("step", ["descended", "move_new", "_succeed", "_forget"])
+@pytest.mark.parametrize("step", ["descended", "move_new", "_succeed", "forget"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
 def test_a_commit_that_the_file_system_refuses_waits(
     number: int, step: str, exports: Exports, monkeypatch: pytest.MonkeyPatch

@@ -18,11 +18,12 @@ from txpool import failpoints
 from txpool.resources.base import BranchOutcome
 from txpool.resources.files import branch, place
 from txpool.resources.files.place import Place
+from txpool.resources.files.work import PlaceWork
 from txpool.tm import manager as managers
 
 
 @pytest.mark.parametrize("error", [OSError("stale handle"), KeyboardInterrupt()])
-@pytest.mark.parametrize("step", ["move_new", "exchange", "_succeed", "remove_tree", "_forget"])
+@pytest.mark.parametrize("step", ["move_new", "exchange", "_succeed", "remove_tree", "forget"])
 def test_what_a_commit_leaves_recovery_finishes(
     step: str, error: BaseException, exports: Exports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,7 +73,7 @@ def test_what_was_staged_and_never_prepared_is_swept_once_its_process_is_fenced(
     work = tx.enlistment_in("exports")
     assert work is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(branch.FolderWork, "rollback", lambda self: None)  # a process that dies removes nothing
+        patch.setattr(PlaceWork, "rollback", lambda self: None)  # a process that dies removes nothing
         txpool.rollback()
     gone()
     exports.scan()
@@ -91,7 +92,7 @@ def test_who_was_swept_cannot_prepare(exports: Exports) -> None:
 def prepared(exports: Exports, *names: str, overwrite: bool = False) -> tuple[Place, str]:
     """A branch that a process has left prepared: its place, and its xid."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(branch.FolderBranch, "end", lambda self, commit: BranchOutcome.UNKNOWN)
+        patch.setattr(branch.PlaceBranch, "end", lambda self, commit: BranchOutcome.UNKNOWN)
         with txpool.transaction():
             for name in names:
                 exports.write(name, "new", overwrite=overwrite)
@@ -104,7 +105,7 @@ def test_sweeping_leaves_what_is_prepared(exports: Exports) -> None:
     (staged,) = [each.name for each in (exports.hidden / "staged").iterdir()]
     with pytest.raises(txpool.OperationalError, match="is prepared as"):
         branch.sweep(there, staged)
-    assert branch.StagedFolders(there).tables() == []
+    assert branch.StagedInPlace(there).tables() == []
     assert branch.publish(there, xid) is BranchOutcome.COMMITTED
     assert exports.published() == exports.whole(a="new")
 
@@ -247,7 +248,7 @@ def test_a_forked_child_does_not_keep_a_lock(exports: Exports) -> None:
         raise OSError("killed")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(branch, "_forget", forking)
+        patch.setattr(branch, "forget", forking)
         # A process that is killed unlocks nothing.
         patch.setattr(fcntl, "flock", lambda file, how: None if how == fcntl.LOCK_UN else flock(file, how))
         with pytest.raises(OSError, match="killed"):

@@ -170,7 +170,7 @@ def test_a_manifest_that_names_what_another_has_staged(exports: Exports) -> None
     for end in (branch.publish, branch.withdraw):
         with pytest.raises(txpool.OperationalError, match="may have forged it"):
             end(there, theirs)
-    assert branch.StagedFolders(there).tables() == [], "it is ours, prepared by ours"
+    assert branch.StagedInPlace(there).tables() == [], "it is ours, prepared by ours"
     exports.scan()
     assert exports.published() == exports.whole(a="new")
     assert exports.left() == [theirs]
@@ -274,7 +274,7 @@ def test_what_root_has_left_the_folders_owner_ends_and_works_on(overwrite: bool)
             _prepare(there, "b", theirs)
             for xid in (theirs, roots):
                 assert branch.publish(there, xid) is BranchOutcome.COMMITTED
-            assert branch.StagedFolders(there).tables() == []
+            assert branch.StagedInPlace(there).tables() == []
         finally:
             os.seteuid(0)
         assert Path(folder, "a", "file").read_text() == "a"

@@ -1,13 +1,14 @@
-"""What a task of a write_table() into an Iceberg table does: it writes the files of one partition, and describes them.
+"""What a task of a write_table() into a lake's table does: it writes the files of one partition, and describes them.
 
-Each file is listed in the attempt's journal before it is made. Only the driver publishes: the files of attempts that it
-does not take are removed after its transaction, as `txpool.lake.journals` says.
+Only the driver publishes: the files of attempts that it does not take are removed after its transaction. Each file of
+an Iceberg table is listed in the attempt's journal before it is made, as `txpool.lake.journals` says.
 """
 
 from __future__ import annotations
 
 import json
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -29,15 +30,12 @@ from txpool.spark.types.encoding import ColumnEncoding, misfit
 RESULT = "packed string, files binary"
 
 
-@dataclass(frozen=True, slots=True)
-class LakeTask:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesTask(ABC):
     """The function that mapInArrow runs in every task."""
 
-    journals: Journals
     gtrid: str
     write: int
-    #: The table's metadata as JSON, without its snapshots.
-    metadata: str
     encodings: tuple[ColumnEncoding, ...]
     done: Accumulator[dict[int, tuple[int, int]]] | None = None
     #: The trace of the transaction that is ambient when the task is created.
@@ -59,14 +57,43 @@ class LakeTask:
         assert context is not None
         attempt = context.taskAttemptId()
         files: list[Any] = []
-        rows = 0
+        rows = size = 0
         with traced(self.trace, self.gtrid, write=self.write, partition=partition, attempt=attempt):
             first = next((batch for batch in batches if batch.num_rows), None)
             if first is not None:
-                with self.journals.attempt(self.gtrid, f"{self.write}.{partition}.{attempt}") as journal:
-                    rows, files = self._files(journal, chain([first], batches))
-        size = sum(each.file_size_in_bytes for each in files)
+                rows, size, files = self.made(f"{self.write}.{partition}.{attempt}", chain([first], batches))
         return iter([PartitionResult(partition, attempt, (), {}, (rows, size), pickle.dumps(files)).pack()])
+
+    @abstractmethod
+    def made(self, numbers: str, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, list[Any]]:
+        """The numbers of rows and bytes of an attempt, and its files, which are durable."""
+
+    def converted(self, batch: pa.RecordBatch, kinds: pa.Schema) -> pa.RecordBatch:
+        """The batch with the types of the table's columns. DataError for a value that a column would change."""
+        columns = []
+        for place, encoding in enumerate(self.encodings):
+            wanted = kinds.field(encoding.column)
+            try:
+                require_required(batch.column(place), wanted)
+                columns.append(_cast(batch.column(place), wanted.type))
+            except (ValueError, NotImplementedError) as error:  # also Arrow's
+                raise misfit(encoding, error) from error
+        fields = [pa.field(each.column, column.type) for each, column in zip(self.encodings, columns, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeTask(FilesTask):
+    """The files of an Iceberg table."""
+
+    journals: Journals
+    #: The table's metadata as JSON, without its snapshots.
+    metadata: str
+
+    def made(self, numbers: str, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, list[Any]]:
+        with self.journals.attempt(self.gtrid, numbers) as journal:
+            rows, files = self._files(journal, batches)
+        return rows, sum(each.file_size_in_bytes for each in files), files
 
     def _files(self, journal: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, list[Any]]:
         """The number of rows, and the descriptions of their files, of which each has some rows of a partition."""
@@ -96,7 +123,7 @@ class LakeTask:
         with closing(AttemptFiles(self.journals, journal)) as made:
             io = JournaledFileIO(made)
             for packed in bin_pack_record_batches(batches, most):
-                table = pa.Table.from_batches([self._converted(batch, kinds) for batch in packed])
+                table = pa.Table.from_batches([self.converted(batch, kinds) for batch in packed])
                 require_partitionable(table, metadata, metadata.location)
                 rows += table.num_rows
                 files += _dataframe_to_data_files(metadata, table, io)
@@ -104,19 +131,6 @@ class LakeTask:
             raise OperationalError(f"{metadata.location}: {rows} rows were given, and the files have another number")
         sync_files(self.journals.root, made.made)
         return rows, files
-
-    def _converted(self, batch: pa.RecordBatch, kinds: pa.Schema) -> pa.RecordBatch:
-        """The batch with the types of the table's columns. DataError for a value that a column would change."""
-        columns = []
-        for place, encoding in enumerate(self.encodings):
-            wanted = kinds.field(encoding.column)
-            try:
-                require_required(batch.column(place), wanted)
-                columns.append(_cast(batch.column(place), wanted.type))
-            except (ValueError, NotImplementedError) as error:  # also Arrow's
-                raise misfit(encoding, error) from error
-        fields = [pa.field(each.column, column.type) for each, column in zip(self.encodings, columns, strict=True)]
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -11,7 +11,7 @@ from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.lake.opening import catalog
 from txpool.spark.commit.attempts import PartitionResult, require_all
 from txpool.spark.commit.status import TaggedJob
-from txpool.spark.table.lake.task import RESULT, LakeTask
+from txpool.spark.table.lake.task import RESULT, FilesTask, LakeTask
 from txpool.spark.table.report import FinishedPartitions, Progress, WriteReport, reporting
 from txpool.spark.table.table_write import TableWrite
 from txpool.spark.table.target import Target
@@ -20,6 +20,8 @@ from txpool.spark.task.task import unpickled
 from txpool.spark.types.columns import mapped_in_arrow
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from txpool.lake.changes import LakeTable
     from txpool.lake.rest.catalog import RestLakeCatalog
     from txpool.lake.tables import LakeCatalog
@@ -29,7 +31,43 @@ if TYPE_CHECKING:
 _FORMAT = 2
 
 
-class LakeWrite(TableWrite):
+class FilesWrite(TableWrite):
+    """Tasks write the rows into files, and the driver publishes those of one attempt for each partition."""
+
+    def accumulator(self, df: DataFrame) -> Any:
+        """Where tasks tell what they have finished; None if nobody asks."""
+        return None if self.progress is None else df.sparkSession.sparkContext.accumulator({}, FinishedPartitions())
+
+    def run_job(
+        self, ambient: Transaction, df: DataFrame, task: FilesTask, report: WriteReport
+    ) -> tuple[WriteReport, list[Any]]:
+        """Run the job. Of each partition it returns one attempt's result, whose files are published."""
+        rdd = mapped_in_arrow(self._coalesced(df), task, RESULT).rdd
+        partitions = rdd.getNumPartitions()
+
+        def measured() -> Progress:
+            sizes = list(dict(task.done.value).values())  # type: ignore[union-attr]  # asked only if there is one
+            return Progress(partitions, len(sizes), sum(rows for rows, _ in sizes), sum(size for _, size in sizes))
+
+        with TaggedJob(rdd.context, report.label) as job:
+            ambient.on_cancel(job.cancel)
+            try:
+                with reporting(self.progress, measured, report.label):
+                    rows = rdd.collect()
+                results = [PartitionResult.unpack(ambient.gtrid, json.loads(row.packed)) for row in rows]
+                require_all(ambient.gtrid, results, partitions)
+                attempts, all_succeeded = job.attempts()
+            except BaseException:
+                ambient.adopt((), late_branches=True)  # a task that still writes leaves files, which recovery removes
+                job.cancel(wait=True)
+                raise
+            ambient.adopt((), late_branches=not all_succeeded)
+        number, size = (sum(numbers) for numbers in zip((0, 0), *(result.size for result in results), strict=True))
+        report = replace(report, strategy=DIRECT, partitions=len(results), attempts=attempts, rows=number, bytes=size)
+        return report, [each for row in rows for each in unpickled(row.files)]
+
+
+class LakeWrite(FilesWrite):
     """Tasks write the rows into files of the warehouse. Retries leave files, which no snapshot names."""
 
     def run(self, ambient: Transaction) -> WriteReport:
@@ -94,38 +132,18 @@ class LakeWrite(TableWrite):
             )
         df, layout = match(self.df, table.schema(), target.name)
         changes = table.transaction()  # the journal is there before any task
-        done = None if self.progress is None else df.sparkSession.sparkContext.accumulator({}, FinishedPartitions())
-        journals = lake.journals
-        task = LakeTask(journals, ambient.gtrid, report.write, _metadata(table), layout.encodings, done)
-        report, files = self._run(ambient, mapped_in_arrow(self._coalesced(df), task, RESULT).rdd, report, done)
+        task = LakeTask(
+            gtrid=ambient.gtrid,
+            write=report.write,
+            encodings=layout.encodings,
+            done=self.accumulator(df),
+            journals=lake.journals,
+            metadata=_metadata(table),
+        )
+        report, files = self.run_job(ambient, df, task, report)
         changes.publish(files, overwrite=self.mode == "overwrite")
         changes.commit_transaction()
         return report
-
-    def _run(self, ambient: Transaction, rdd: Any, report: WriteReport, done: Any) -> tuple[WriteReport, list[Any]]:
-        """Run the job. Of each partition it returns one attempt's result, whose files are published."""
-        partitions = rdd.getNumPartitions()
-
-        def measured() -> Progress:
-            sizes = list(dict(done.value).values())
-            return Progress(partitions, len(sizes), sum(rows for rows, _ in sizes), sum(size for _, size in sizes))
-
-        with TaggedJob(rdd.context, report.label) as job:
-            ambient.on_cancel(job.cancel)
-            try:
-                with reporting(self.progress, measured, report.label):
-                    rows = rdd.collect()
-                results = [PartitionResult.unpack(ambient.gtrid, json.loads(row.packed)) for row in rows]
-                require_all(ambient.gtrid, results, partitions)
-                attempts, all_succeeded = job.attempts()
-            except BaseException:
-                ambient.adopt((), late_branches=True)  # a task that still writes leaves files, which recovery removes
-                job.cancel(wait=True)
-                raise
-            ambient.adopt((), late_branches=not all_succeeded)
-        number, size = (sum(numbers) for numbers in zip((0, 0), *(result.size for result in results), strict=True))
-        report = replace(report, strategy=DIRECT, partitions=len(results), attempts=attempts, rows=number, bytes=size)
-        return report, [each for row in rows for each in unpickled(row.files)]
 
 
 def _metadata(table: LakeTable) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import CommitTableResponse, Table, Transaction
 
 from txpool.errors import NotSupportedError
@@ -54,7 +55,7 @@ class LakeChanges(Transaction):
     def _arrow(self, frame: Any) -> Any:
         self._table._work.require()
         where = ".".join(self._table.name())
-        table = arrow_of(frame, self.table_metadata.schema(), where)
+        table = arrow_of(frame, schema_to_pyarrow(self.table_metadata.schema(), include_field_ids=False), where)
         require_partitionable(table, self.table_metadata, where)
         return table
 

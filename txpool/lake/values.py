@@ -1,4 +1,4 @@
-"""What pyarrow, pandas and Polars have made, as an Arrow table whose values Iceberg stores as they are.
+"""What pyarrow, pandas and Polars have made, as an Arrow table whose values a lake stores as they are.
 
 pyarrow and pyiceberg convert some values in silence. What would be changed so is refused, before a file is made.
 """
@@ -12,21 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.types import DoubleType, FloatType
 
 from txpool.errors import DataError
 
 if TYPE_CHECKING:
-    from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadata
 
 _UNITS = {"s": 1_000_000, "ms": 1_000}
 _UTC = ("UTC", "+00:00", "Etc/UTC", "Z")
 
 
-def arrow_of(frame: Any, schema: Schema, where: str) -> pa.Table:
-    """The frame as an Arrow table of the Iceberg schema's types. DataError if a value would change."""
+def arrow_of(frame: Any, schema: pa.Schema, where: str) -> pa.Table:
+    """The frame as an Arrow table that fits the table's schema. DataError if a value would change."""
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(frame, pandas.DataFrame):
         _require_plain(frame, pandas, where)
@@ -39,7 +36,7 @@ def arrow_of(frame: Any, schema: Schema, where: str) -> pa.Table:
             f"{where}: a {type(frame).__name__} has no Arrow stream, and nothing was written: pass a table of pyarrow, "
             "or a DataFrame of pandas or Polars"
         )
-    wanted = {field.name: field for field in schema_to_pyarrow(schema, include_field_ids=False)}
+    wanted = {field.name: field for field in schema}
     names = table.column_names
     unknown = [name for name in names if name not in wanted]
     if unknown or len(set(names)) != len(names):
@@ -55,8 +52,51 @@ def arrow_of(frame: Any, schema: Schema, where: str) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
+def exactly(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
+    """What `arrow_of` has made, with the schema's columns, types and order; what is missing is null.
+
+    DataError for a column of another kind. ValueError, TypeError, NotImplementedError for a value that does not fit.
+    """
+    columns = []
+    for field in schema:
+        if field.name not in table.column_names:
+            columns.append(pa.nulls(table.num_rows, field.type))
+            continue
+        column = table[field.name]
+        if not _is_of_kind(column.type, field.type):
+            raise DataError(
+                f"{where}: column {field.name} is {column.type}, and {field.type} in the table, and nothing was "
+                "written. Cast it first, so that you see what changes"
+            )
+        columns.append(column.cast(field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _is_of_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of the one type may be values of the other, if they fit."""
+    kind = pa.types
+    if kind.is_dictionary(given):
+        return _is_of_kind(given.value_type, wanted)
+    if kind.is_struct(given) and kind.is_struct(wanted):
+        return {each.name for each in given} == {each.name for each in wanted} and all(
+            _is_of_kind(*pair) for pair in _parts(given, wanted)
+        )
+    if kind.is_map(given) and kind.is_map(wanted):
+        return _is_of_kind(given.key_type, wanted.key_type) and _is_of_kind(given.item_type, wanted.item_type)
+    if _is_list(given) and _is_list(wanted):
+        return _is_of_kind(given.value_type, wanted.value_type)
+    kinds = (_is_text, _is_bytes, kind.is_boolean, kind.is_integer, kind.is_floating, kind.is_decimal, kind.is_date)
+    return kind.is_null(given) or any(each(given) and each(wanted) for each in (*kinds, kind.is_timestamp))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
 def require_partitionable(table: pa.Table, metadata: TableMetadata, where: str) -> None:
     """DataError for NaN or -0.0 in a column by whose values a table is partitioned: pyiceberg loses or doubles rows."""
+    from pyiceberg.types import DoubleType, FloatType
+
     schema = metadata.schema()
     for part in metadata.spec().fields:
         if not isinstance(schema.find_type(part.source_id), (FloatType, DoubleType)):

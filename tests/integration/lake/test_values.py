@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
@@ -32,7 +33,12 @@ from tests.integration.lake.conftest import IN_SQLITE, Lake
 from txpool.errors import DataError
 from txpool.lake.values import arrow_of
 
-TABLE = Schema(
+
+def _arrow(*fields: NestedField) -> pa.Schema:
+    return schema_to_pyarrow(Schema(*fields), include_field_ids=False)
+
+
+TABLE = _arrow(
     NestedField(1, "id", LongType()),
     NestedField(2, "at", TimestampType()),
     NestedField(3, "instant", TimestamptzType()),
@@ -94,7 +100,7 @@ def test_what_lies_within_is_found_by_name() -> None:
     kinds = StructType(NestedField(2, "a", LongType()), NestedField(3, "at", TimestampType()))
     frame = pa.table({"s": pa.array([{"at": 1, "a": 2}], pa.struct([("at", pa.timestamp("ns")), ("a", pa.int64())]))})
     with pytest.raises(DataError, match="nanoseconds"):
-        arrow_of(frame, Schema(NestedField(1, "s", kinds)), "db.orders")
+        arrow_of(frame, _arrow(NestedField(1, "s", kinds)), "db.orders")
 
 
 @IN_SQLITE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from txpool.datasource import Source, find_source
 from txpool.errors import ConfigurationError, ProgrammingError
@@ -10,6 +11,9 @@ from txpool.resources.files.work import StagedFolder
 from txpool.tm.ambient import current
 from txpool.tm.rules.enlistment import WRITE_A_LOG
 from txpool.tm.subordinate import Subordinate
+
+if TYPE_CHECKING:
+    from txpool.tm.transaction import Transaction
 
 
 def folder(target: str | Path | Source, name: str, *, overwrite: bool = False) -> StagedFolder:
@@ -27,21 +31,7 @@ def folder(target: str | Path | Source, name: str, *, overwrite: bool = False) -
             f"datasource {source.name} is {source.resource_manager.database}, where no folders are published: name a "
             "file with driver = files, or s3"
         )
-    ambient = current()
-    if ambient is None:
-        raise ProgrammingError(
-            f"folder() in {source.name} outside a transaction, and nothing was done: a folder appears when its "
-            "transaction commits. Write `with txpool.transaction():` around it"
-        )
-    if isinstance(ambient, Subordinate):
-        raise ProgrammingError(
-            f"{source.name} cannot join {ambient.gtrid} in a Spark task. Call folder() on the driver, or write_files()"
-        )
-    if ambient.log is None:
-        raise ProgrammingError(
-            f"{source.name} cannot join {ambient.gtrid}: what is prepared there needs a decision log, by which "
-            f"recovery ends it after a crash. {WRITE_A_LOG}"
-        )
+    ambient = enlisting(source, "folder()", "a folder appears", "write_files()")
     try:
         staged: StagedFolder = ambient.enlist_datasource(source).pooled.folder(name, overwrite=overwrite)
         return staged
@@ -49,3 +39,23 @@ def folder(target: str | Path | Source, name: str, *, overwrite: bool = False) -
         if not isinstance(error, Exception):  # it may have been made, and nobody knows of it
             ambient.set_rollback_only(error)
         raise
+
+
+def enlisting(source: Source, call: str, happens: str, in_spark: str) -> Transaction:
+    """The ambient transaction, which may enlist what `call` writes. ProgrammingError if it cannot."""
+    ambient = current()
+    if ambient is None:
+        raise ProgrammingError(
+            f"{call} in {source.name} outside a transaction, and nothing was done: {happens} when its "
+            "transaction commits. Write `with txpool.transaction():` around it"
+        )
+    if isinstance(ambient, Subordinate):
+        raise ProgrammingError(
+            f"{source.name} cannot join {ambient.gtrid} in a Spark task. Call {call} on the driver, or {in_spark}"
+        )
+    if ambient.log is None:
+        raise ProgrammingError(
+            f"{source.name} cannot join {ambient.gtrid}: what is prepared there needs a decision log, by which "
+            f"recovery ends it after a crash. {WRITE_A_LOG}"
+        )
+    return ambient

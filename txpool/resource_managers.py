@@ -40,6 +40,8 @@ QUEUE = "sql-queue"
 FILES = "files"
 #: The driver of Iceberg tables.
 ICEBERG = "iceberg"
+#: The driver of Delta tables in a folder.
+DELTA = "delta"
 #: txpool's own, as in pyproject.toml. They are listed here as well, since a zip for Spark's executors has no metadata.
 BUILT_IN = {
     "psycopg": "txpool.resources.postgresql.manager:MANAGER",
@@ -54,6 +56,7 @@ BUILT_IN = {
     FILES: "txpool.resources.files.manager:MANAGER",
     "s3": "txpool.resources.s3.manager:MANAGER",
     ICEBERG: "txpool.resources.iceberg.manager:MANAGER",
+    DELTA: "txpool.resources.delta.manager:MANAGER",
 }
 
 

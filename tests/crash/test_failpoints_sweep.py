@@ -219,7 +219,7 @@ def test_every_point_of_a_transaction(crashes: Crashes, store: str) -> None:
         committed += crashes.check()
     print(f"{len(everything)} transactions interrupted, {committed} of them committed; {len(crashes.hit)} points")
     crashes.evidence.hit(crashes.hit)
-    elsewhere = ("files.", "lake.", "recovery.", "s3.")
+    elsewhere = ("delta.", "files.", "lake.", "recovery.", "s3.")
     assert {point for point in failpoints.POINTS if not point.startswith(elsewhere)} - crashes.hit == BESIDE_LAST
 
 

@@ -56,7 +56,7 @@ FLOORS = (
     ("txpool.outbox.relays",),
     ("txpool.idempotency",),
     ("txpool.datasource",),
-    ("txpool.resources.jms", "txpool.resources.s3"),
+    ("txpool.resources.delta", "txpool.resources.jms", "txpool.resources.s3"),
     ("txpool.resources.jdbc",),
     (
         "txpool.resources.duckdb",

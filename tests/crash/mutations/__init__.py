@@ -18,6 +18,7 @@ from tests.crash.mutations import (
     absent,
     claims,
     coordinator,
+    delta,
     files,
     lake,
     log,
@@ -47,6 +48,7 @@ MUTATIONS = (
     *mysql.MUTATIONS,
     *files.MUTATIONS,
     *lake.MUTATIONS,
+    *delta.MUTATIONS,
     *objects.MUTATIONS,
     *references.MUTATIONS,
 )

@@ -29,6 +29,7 @@ DATASOURCES = {
     "objects": "xa",
     "warehouse": "xa",
     "events": "xa",
+    "tables": "xa",
 }
 SESSIONS = {"orders-in", "orders-kafka", "orders-jms"}
 #: What another key stands in the place of.
@@ -79,6 +80,7 @@ def test_the_coordinator_and_recovery_share_a_node_and_a_log() -> None:
         "events",
         "exports",
         "objects",
+        "tables",
     }
 
 

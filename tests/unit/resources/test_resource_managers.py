@@ -141,6 +141,7 @@ def test_a_damaged_package_changes_nothing_for_others(install: Install, value: s
         "a folder of files",
         "an object store",
         "Iceberg",
+        "a folder of Delta tables",
     ]
 
 
@@ -185,6 +186,7 @@ def test_a_url_alone_is_no_use_of_a_package(install: Install) -> None:
         "files",
         "s3",
         "iceberg",
+        "delta",
     ]
 
 

@@ -188,7 +188,9 @@ DATASOURCE_KEYS = (
         NO_VALUE | POSITIVE,
     ),
     *MESSAGE_KEYS,
-    Key("folder", "file", None, "The folder of driver = files: what is published appears below it."),
+    Key(
+        "folder", "file", None, "The folder of driver = files or delta: what is published, or the tables, are below it."
+    ),
     Key(
         "bucket.owner",
         "string",

@@ -18,6 +18,7 @@ from txpool.config.settings.layers import Options, checked, defaults, file_of, f
 from txpool.config.sqlalchemy_url import sqlalchemy_advice
 from txpool.errors import ConfigurationError
 from txpool.resource_managers import (
+    DELTA,
     DRIVERS,
     FILES,
     ICEBERG,
@@ -29,7 +30,7 @@ from txpool.resource_managers import (
 from txpool.sql.characteristics import Characteristics
 
 #: Drivers whose place is told by a key of theirs, and that key's field.
-_PLACES = {QUEUE: "queue_datasource", FILES: "folder", ICEBERG: "warehouse"}
+_PLACES = {QUEUE: "queue_datasource", FILES: "folder", DELTA: "folder", ICEBERG: "warehouse"}
 
 
 def variables_prefix(name: str) -> str:

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from txpool.errors import OperationalError, described
 from txpool.process.durable import generation_in, identity_within
@@ -55,7 +55,9 @@ class Manifest(NamedTuple):
 
     xid: str
     staging: str
-    folders: tuple[tuple[str, bool], ...]
+    folders: tuple[tuple[str, bool], ...] = ()
+    #: What it appends to the Delta tables of the place, as `txpool.resources.delta` has it.
+    appends: tuple[Any, ...] = ()
 
     def encode(self) -> str:
         return json.dumps({"format": _FORMAT, **self._asdict()})
@@ -72,7 +74,7 @@ def decode(xid: str, content: bytes) -> Manifest:
             and _STAGING.fullmatch(found["staging"])
             and all(is_name(target) for target, _ in folders)
         ):
-            return Manifest(xid, found["staging"], folders)
+            return Manifest(xid, found["staging"], folders, tuple(found.get("appends", ())))
     except (KeyError, TypeError, ValueError) as error:
         raise OperationalError(f"the manifest {xid} is damaged: {described(error)}") from error
     raise OperationalError(f"the manifest {xid} is a later txpool's, or was written for another branch")

@@ -1,0 +1,307 @@
+"""Rows that are appended to Delta tables when the transaction commits, and what is refused before a row is there."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+from decimal import Decimal
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import txpool
+from tests.integration.resources.delta.conftest import SCHEMA, Tables, committed, transactions
+from txpool import lake
+from txpool.config.settings import DataSourceSettings
+from txpool.conformance.cases.case import Verdict
+from txpool.conformance.kit import run_cases
+from txpool.findings.finding import Severity
+from txpool.resources.delta.manager import MANAGER
+
+
+def test_rows_of_two_tables_and_a_ledger_appear_together(tables: Tables) -> None:
+    tables.create()
+    tables.create("sales/lines", partition_by=["part"])
+    with txpool.transaction():
+        assert tables.append(1, 2) == 2
+        assert lake.write_table(pd.DataFrame({"n": [3]}), tables.file, "orders") == 1
+        assert lake.write_table(pl.DataFrame({"part": ["x/y", None], "n": [4, 5]}), tables.file, "sales/lines") == 2
+        assert tables.append(to="orders") == 0
+        assert tables.committed() == tables.committed("sales/lines") == []
+    assert tables.committed() == [1, 2, 3]
+    assert tables.committed("sales/lines") == [4, 5]
+    found = DeltaTable(str(tables.place / "sales/lines")).to_pyarrow_table().sort_by("n").to_pylist()
+    assert found == [{"n": 4, "part": "x/y"}, {"n": 5, "part": None}]
+    assert len(transactions(tables.place / "orders")) == 1, "two writes of one transaction are one commit"
+    assert tables.left() == []
+    assert tables.unnamed() == set()
+
+
+def test_the_conformance_kit(tables: Tables) -> None:
+    run = run_cases(DataSourceSettings.load(tables.file), patience=1)
+    failed = [each for each in run.results if each.verdict is Verdict.FAILED]
+    assert not failed
+    assert len([each for each in run.results if each.verdict is Verdict.PASSED]) >= 12
+    assert tables.left() == []
+
+
+def test_texts_that_are_hard_to_write_into_a_path_are_partitions(tables: Tables) -> None:
+    parts = [" ", "a=b", "\u00e9/\\", "x\ny", "%2F", "..", "\t~#?:*|<>\"'", None, "null"]
+    tables.create(partition_by=["part"])
+    with txpool.transaction():
+        lake.write_table(pa.table({"n": range(len(parts)), "part": parts}), tables.file, "orders")
+    found = DeltaTable(str(tables.place / "orders")).to_pyarrow_table().sort_by("n")
+    assert found["part"].to_pylist() == parts
+    assert tables.unnamed() == set()
+
+
+def test_nothing_is_left_of_a_rollback(tables: Tables) -> None:
+    tables.create()
+    with pytest.raises(ValueError, match="no"), txpool.transaction():
+        tables.append(1)
+        raise ValueError("no")
+    assert tables.committed() == []
+    assert tables.left() == []
+    assert tables.unnamed() == set()
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "upsert", "merge", "delete", "error", "ignore"])
+def test_what_others_could_contradict_is_refused(mode: str, tables: Tables) -> None:
+    tables.create()
+    with txpool.transaction():
+        with pytest.raises(txpool.NotSupportedError, match="Between prepare and commit others may change the table"):
+            lake.write_table(pa.table({"n": [1]}), tables.file, "orders", mode)
+        tables.append(2)
+    assert tables.committed() == [2]
+
+
+def test_where_it_cannot_write(tables: Tables) -> None:
+    tables.create()
+    rows = pa.table({"n": [1]})
+    with pytest.raises(txpool.ProgrammingError, match="outside a transaction"):
+        lake.write_table(rows, tables.file, "orders")
+    with txpool.transaction():
+        with pytest.raises(txpool.OperationalError, match=r"no Delta table missing in .*DeltaTable\.create"):
+            lake.write_table(rows, tables.file, "missing")
+        for name in ("../orders", "", "/orders", ".txpool/staged"):
+            with pytest.raises(txpool.ProgrammingError, match="no name of a table"):
+                lake.write_table(rows, tables.file, name)
+        with pytest.raises(txpool.NotSupportedError, match="has no Delta tables"):
+            lake.write_table(rows, tables.site / "ledger.properties", "orders")
+        (tables.place / "link").symlink_to(tables.place / "orders")
+        with pytest.raises(txpool.OperationalError, match="cannot be written"):
+            lake.write_table(rows, tables.file, "link")
+    assert tables.committed() == []
+
+
+def test_without_deltalake_it_says_what_to_install(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables.create()
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with txpool.transaction(), pytest.raises(txpool.ConfigurationError, match=r"pip install 'txpool\[delta\]'"):
+        tables.append(1)
+
+
+UTC = datetime.UTC
+EVERY = pa.table(
+    {
+        "byte": pa.array([-128, None], pa.int8()),
+        "short": pa.array([2**15 - 1, None], pa.int16()),
+        "int": pa.array([-(2**31), None], pa.int32()),
+        "long": pa.array([2**63 - 1, None], pa.int64()),
+        "float": pa.array([1.5, float("inf")], pa.float32()),
+        "double": pa.array([-0.0, 1e308], pa.float64()),
+        "flag": pa.array([True, None]),
+        "text": pa.array(["", "\U0001f600"]),
+        "bytes": pa.array([b"\0\xff", None], pa.binary()),
+        "day": pa.array([datetime.date(1, 1, 1), None]),
+        "moment": pa.array([datetime.datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), None], pa.timestamp("us", "UTC")),
+        "local": pa.array([datetime.datetime(1, 1, 1, 0, 0, 0, 1), None], pa.timestamp("us")),
+        "money": pa.array([Decimal("-1.20"), None], pa.decimal128(38, 2)),
+        "list": pa.array([[1, None], None], pa.list_(pa.int32())),
+        "map": pa.array([[("a", None)], None], pa.map_(pa.string(), pa.int64())),
+        "struct": pa.array([{"x": 1, "y": ["q"]}, None], pa.struct([("x", pa.int64()), ("y", pa.list_(pa.string()))])),
+        "structs": pa.array([[{"x": 1}, None], None], pa.list_(pa.struct([("x", pa.int64())]))),
+    }
+)
+
+
+@pytest.mark.parametrize("made", [lambda rows: rows, pl.from_arrow], ids=["pyarrow", "polars"])
+def test_each_type_comes_back_as_it_was(made: Any, tables: Tables) -> None:
+    rows = EVERY if made is not pl.from_arrow else EVERY.drop(["map"])
+    DeltaTable.create(str(tables.place / "every"), rows.schema)
+    with txpool.transaction():
+        lake.write_table(made(rows), tables.file, "every")
+    found = DeltaTable(str(tables.place / "every")).to_pyarrow_table()
+    assert repr(found.select(rows.column_names).to_pylist()) == repr(rows.to_pylist())
+
+
+@pytest.mark.parametrize("column", ["byte", "short", "int", "long", "flag", "day", "moment", "local"])
+def test_each_type_of_a_partition_comes_back_as_it_was(column: str, tables: Tables) -> None:
+    rows = EVERY.select([column]).append_column("n", pa.array([1, 2]))
+    DeltaTable.create(str(tables.place / "every"), rows.schema, partition_by=[column])
+    with txpool.transaction():
+        lake.write_table(rows, tables.file, "every")
+    found = DeltaTable(str(tables.place / "every")).to_pyarrow_table().sort_by("n").select([column, "n"])
+    assert repr(found.to_pylist()) == repr(rows.to_pylist())
+
+
+@pytest.mark.parametrize("column", ["float", "double", "money", "bytes"])
+def test_a_partition_whose_values_would_change_is_refused(column: str, tables: Tables) -> None:
+    """deltalake writes -1.20 as -1.-20 there, and a float with hundreds of digits."""
+    rows = EVERY.select([column]).append_column("n", pa.array([1, 2]))
+    DeltaTable.create(str(tables.place / "every"), rows.schema, partition_by=[column])
+    with txpool.transaction(), pytest.raises(txpool.NotSupportedError, match=f"partitions by {column}"):
+        lake.write_table(rows, tables.file, "every")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (pa.array(["1"]), "column n is string, and int64"),
+        (pa.array([1.0]), "column n is double, and int64"),
+        (pa.array([2**63], pa.uint64()), "large numbers would become negative"),
+        (pa.array([True]), "column n is bool, and int64"),
+    ],
+)
+def test_a_value_that_would_change_is_refused(values: Any, says: str, tables: Tables) -> None:
+    tables.create()
+    with txpool.transaction():
+        with pytest.raises(txpool.DataError, match=says):
+            lake.write_table(pa.table({"n": values}), tables.file, "orders")
+        tables.append(2)
+    assert tables.committed() == [2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "says"),
+    [
+        (pa.timestamp("us", "UTC"), pa.array([1], pa.timestamp("ns", "UTC")), "nanoseconds would be cut off"),
+        (pa.timestamp("us", "UTC"), pa.array([1], pa.timestamp("us")), "without a zone"),
+        (pa.timestamp("us", "UTC"), pa.array([1], pa.timestamp("us", "Asia/Tokyo")), "the time zone would be lost"),
+        (pa.timestamp("us"), pa.array([1], pa.time64("us")), "column x is time64"),
+        (pa.decimal128(4, 1), pa.array([Decimal("1.25")]), "the decimals would be rounded"),
+        (pa.int8(), pa.array([300], pa.int16()), "300"),
+        (pa.date32(), pa.array([1], pa.date64()), "the time of day would be lost"),
+        (pa.float32(), pa.array([0.1], pa.float64()), "digits would be lost"),
+        (pa.list_(pa.int32()), pa.array([["a"]]), "column x is list"),
+    ],
+)
+def test_what_a_type_cannot_hold_is_refused(kind: Any, values: Any, says: str, tables: Tables) -> None:
+    DeltaTable.create(str(tables.place / "typed"), pa.schema([("x", kind)]))
+    with txpool.transaction(), pytest.raises(txpool.DataError, match=says):
+        lake.write_table(pa.table({"x": values}), tables.file, "typed")
+    assert committed(tables.place / "typed", "x") == []
+
+
+def test_what_the_table_refuses_is_refused_before_the_commit(tables: Tables) -> None:
+    """Constraints, NOT NULL, and an empty text by which a table is partitioned, which would become null."""
+    tables.create().alter.add_constraint({"positive": "n > 0"})
+    tables.create("parts", partition_by=["part"])
+    DeltaTable.create(str(tables.place / "strict"), pa.schema([pa.field("n", pa.int64(), nullable=False)]))
+    with txpool.transaction():
+        with pytest.raises(txpool.DataError, match="failed validation check"):
+            tables.append(-1)
+        for part in ("", "__HIVE_DEFAULT_PARTITION__"):
+            with pytest.raises(txpool.DataError, match="partitions would make it null"):
+                tables.append(1, to="parts", part=part)
+        with pytest.raises(txpool.DataError, match="non-nullable"):
+            lake.write_table(pa.table({"n": pa.array([None], pa.int64())}), tables.file, "strict")
+        tables.append(1)
+    assert tables.committed() == [1]
+    assert tables.committed("parts") == tables.committed("strict") == []
+    assert tables.left() == []
+
+
+def test_a_table_that_needs_more_than_rows_is_refused(tables: Tables) -> None:
+    log = tables.place / "made" / "_delta_log"
+    log.mkdir(parents=True)
+    field = {"name": "n", "type": "long", "nullable": True, "metadata": {"delta.generationExpression": "1"}}
+    schema = json.dumps({"type": "struct", "fields": [field]})
+    metadata = {
+        "id": "1",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": [],
+        "configuration": {},
+    }
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 4}
+    (log / f"{0:020}.json").write_text(f"{json.dumps({'protocol': protocol})}\n{json.dumps({'metaData': metadata})}\n")
+    with txpool.transaction(), pytest.raises(txpool.NotSupportedError, match="generated or identity column, n"):
+        tables.append(1, to="made")
+
+
+def test_a_table_that_changes_before_prepare_rolls_back(tables: Tables) -> None:
+    tables.create()
+    with (
+        pytest.raises(txpool.TransactionRolledBack, match="was changed since its rows were written"),
+        txpool.transaction(),
+    ):
+        tables.append(1)
+        DeltaTable(str(tables.place / "orders")).alter.add_constraint({"positive": "n > 0"})
+    assert tables.committed() == []
+    assert tables.left() == []
+
+
+def test_a_table_that_changes_between_two_writes(tables: Tables) -> None:
+    tables.create()
+    with pytest.raises(txpool.OperationalError, match=r"was changed since .* wrote rows"), txpool.transaction():
+        tables.append(1)
+        DeltaTable(str(tables.place / "orders")).alter.add_constraint({"positive": "n > 0"})
+        tables.append(2)
+    with txpool.transaction():
+        with pytest.raises(txpool.DataError, match="failed validation check"):
+            tables.append(-1)
+        DeltaTable(str(tables.place / "orders")).alter.drop_constraint("positive")
+        tables.append(-2)
+    assert tables.committed() == [-2]
+
+
+def test_others_append_meanwhile(tables: Tables) -> None:
+    table = tables.create()
+    with txpool.transaction():
+        tables.append(1)
+        write_deltalake(table, pa.table({"n": [7], "part": ["x"]}, schema=SCHEMA), mode="append")
+    assert tables.committed() == [1, 7]
+
+
+def test_the_check_says_how_long_files_are_kept(tables: Tables) -> None:
+    tables.create()
+    tables.create("short", **{"delta.deletedFileRetentionDuration": "interval 0 hours"})
+    settings = DataSourceSettings.load(tables.file)
+    found = [*MANAGER.findings(settings, stale_after=0, timeout=None)]
+    assert [each.found for each in found if each.severity is Severity.OK and each.topic == "maintenance"] == [
+        "table orders keeps files for 604800 s that nothing names (delta.deletedFileRetentionDuration)"
+    ]
+    assert [each.found for each in found if each.severity is Severity.WARNING] == [
+        "table short has delta.deletedFileRetentionDuration = interval 0 hours"
+    ]
+
+
+def test_a_process_that_was_forked_is_told_what_to_do(tables: Tables) -> None:
+    """deltalake does not outlive a fork, and says so by what is no Exception."""
+    tables.create()
+    with txpool.transaction():
+        tables.append(1)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            with txpool.transaction():
+                tables.append(2)
+        except BaseException as error:
+            os.write(writer, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    with os.fdopen(reader) as told:
+        text = told.read()
+    assert text.startswith("OperationalError"), text
+    assert "start it by spawn or forkserver" in text
+    assert tables.committed() == [1]

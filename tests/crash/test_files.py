@@ -5,6 +5,7 @@ What was synced is known folder by folder: see tests/crash/disk/folders.py.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -290,6 +291,8 @@ def test_an_interrupt_at_each_place(site: Path) -> None:
             assert committed, shown
         elif isinstance(told, txpool.TransactionRolledBack):
             assert not committed, shown
+    told = None
+    gc.collect()  # files whose open() was cut off, here and in no later test
 
 
 # -- processes that are killed --------------------------------------------------------------------------------------

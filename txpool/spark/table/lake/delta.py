@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from txpool.errors import NotSupportedError, OperationalError
-from txpool.lake.appending import require_append
+from txpool.lake.opening import require_append
 from txpool.process.durable import sync
 from txpool.resources.delta.table import TableState, path_of, write_rows
 from txpool.spark.commit.write import next_number

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 from txpool.config.secrets import ValueSource
 from txpool.errors import NotSupportedError, OperationalError, ProgrammingError, described
 from txpool.locks import Lock
-from txpool.messages.session import MessageSession, ReceivedMessage
+from txpool.messages.session import MessageSession, ReceivedMessage, require_ambient
 from txpool.resources.jdbc.dbapi.errors import ConnectionLost, call
 from txpool.resources.jdbc.dbapi.errors import Error as JavaError
 from txpool.resources.jms.connection import ERROR, ID, JmsConnection, body_of, receive
 from txpool.resources.jms.manager import MANAGER
 from txpool.resources.messages.tables import Outgoing, readable
-from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
@@ -65,14 +64,14 @@ class JmsSession(MessageSession):
             _require_text(value, name)
         with self._branch() as raw:
             target = raw.topic(self._topic) if self._topic is not None else raw.queue(self._from())
-            until = _ambient().deadlines.before_decision()
+            until = require_ambient().deadlines.before_decision()
             patience = inf if until is None else max(0.1, until - time.monotonic())
             raw.send(target, raw.message(sent), delay=sent.delay, patience=patience)
 
     @contextmanager
     def _branch(self) -> Iterator[JmsConnection]:
         """The session of the ambient transaction's branch. An error within it is a vote to roll back."""
-        raw = _ambient().enlist_datasource(self.source).pooled.begun()
+        raw = require_ambient().enlist_datasource(self.source).pooled.begun()
         try:
             yield raw
         except BaseException as error:
@@ -222,12 +221,6 @@ class JmsSession(MessageSession):
             first = next(raw.browse(raw.queue(self.parking)), None)
             age = None if first is None else max(0.0, time.time() - int(first.getJMSTimestamp()) / 1000)
             return raw.count(self.parking), age
-
-
-def _ambient() -> Transaction:
-    ambient = current()
-    assert ambient is not None  # noqa: S101 - the callers have one
-    return ambient
 
 
 def _place(found: Any) -> str:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txpool.errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
 from txpool.locks import Lock
-from txpool.messages.session import MessageSession, ReceivedMessage, apart, database_of
+from txpool.messages.session import MessageSession, ReceivedMessage, apart, database_of, require_ambient
 from txpool.resources.kafka.manager import MANAGER, parking_topic
 from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tables_of
-from txpool.tm.ambient import current
 from txpool.tm.completion.status import Status
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.subordinate import Subordinate
@@ -90,7 +89,7 @@ class KafkaSession(MessageSession):
     def _send_to(self, topic: str, sent: Outgoing) -> None:
         from txpool.resources.kafka.records import Topics
 
-        ambient = _ambient()
+        ambient = require_ambient()
         if ambient.log is None and not isinstance(ambient, Subordinate):
             raise ProgrammingError(f"{self.name} cannot join {ambient.gtrid}: configure a decision log first")
         if self._topics is None:
@@ -198,7 +197,7 @@ class KafkaSession(MessageSession):
         part, offset, position = message.place
         if self._position(part)[0] != position:
             return False
-        self._begun(_ambient())[part] = position, offset + 1
+        self._begun(require_ambient())[part] = position, offset + 1
         return True
 
     def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
@@ -370,13 +369,6 @@ class KafkaSession(MessageSession):
         key = None if record.key is None else record.key.decode("utf-8", "surrogateescape")
         place = _Place(record.partition, record.offset, begun)
         return ReceivedMessage(record.value, key, headers, made, record.timestamp / 1000, place, tries)
-
-
-def _ambient() -> Transaction:
-    found = current()
-    if found is None:
-        raise ProgrammingError("outside a transaction: nothing was done")
-    return found
 
 
 class _DoneAlready(Exception):

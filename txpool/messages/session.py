@@ -209,6 +209,14 @@ def link(ambient: Transaction, received: Sequence[ReceivedMessage]) -> None:
         ambient.trace.link([each.headers[TRACEPARENT] for each in received if TRACEPARENT in each.headers])
 
 
+def require_ambient() -> Transaction:
+    """The ambient transaction. ProgrammingError outside of any."""
+    found = current()
+    if found is None:
+        raise ProgrammingError("outside a transaction: nothing was done")
+    return found
+
+
 def apart(work: Callable[[], T], *, read_only: bool = True) -> T:
     """Do work in a transaction of its own, whatever the ambient one is."""
     return transactional("requires_new", read_only=True if read_only else None)(work)()

@@ -212,9 +212,17 @@ class Site:
         self.struck["drivers"] += 1
 
     def promote(self) -> None:
+        """Before the driver may decide, recovery fences it, since the lease is gone."""
+        before = self._fences()
         self.log.lose_primary()
         self.log.promote()
         self.struck["promotions"] += 1
+        until(lambda: self._fences() > before, PATIENCE, "the driver is not fenced")
+
+    def _fences(self) -> int:
+        with psycopg.connect(self.log.dsn(LOG), autocommit=True) as log:
+            ((count,),) = log.execute("select count(*) from txpool_incarnations where fenced > 0").fetchall()
+        return int(count)
 
     def restart_daemon(self) -> None:
         self.kill_daemon()

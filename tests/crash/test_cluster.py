@@ -23,7 +23,7 @@ from tests.crash.cluster_site import NAMES, Site
 from tests.crash.eventually import Eventually, Leftover, Place
 from tests.crash.evidence import Count, Evidence
 from tests.crash.hosts import Network, network_of
-from tests.crash.site import LOG
+from tests.crash.site import LOG, UNDONE
 from tests.support.sampling import FULL
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def test_each_load_is_there_once(site: Site, eventually: Eventually, evidence: E
 
 def each_fault_once(site: Site) -> None:
     site.commit(0, site.at(PARTITIONS // 4, site.kill_executor), site.at(PARTITIONS, site.restart_daemon))
-    site.commit(1, site.at(PARTITIONS // 2, site.promote))
+    assert site.attempt(1, site.at(PARTITIONS // 2, site.promote)) == UNDONE
+    site.commit(1)
     site.commit(2, site.cut(2))
     site.zombie_wakes()
     site.commit(3, site.at(PARTITIONS + PARTITIONS // 2, site.kill_driver))

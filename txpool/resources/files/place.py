@@ -35,7 +35,8 @@ WAIT: Final = 30.0
 _PAUSE: Final = 0.01
 _STAGING = re.compile(r"[A-Za-z0-9_.+-]{1,200}")
 _DRAFT = "manifest"
-_FORMAT = 1
+#: Of a manifest that publishes folders, and of one that appends to tables.
+_FORMATS: Final = (1, 2)
 
 _held: set[io.FileIO] = set()
 
@@ -60,7 +61,7 @@ class Manifest(NamedTuple):
     appends: tuple[Any, ...] = ()
 
     def encode(self) -> str:
-        return json.dumps({"format": _FORMAT, **self._asdict()})
+        return json.dumps({"format": _FORMATS[bool(self.appends)], **self._asdict()})
 
 
 def decode(xid: str, content: bytes) -> Manifest:
@@ -69,7 +70,7 @@ def decode(xid: str, content: bytes) -> Manifest:
         found = json.loads(content)
         folders = tuple((str(target), bool(overwrite)) for target, overwrite in found["folders"])
         if (
-            found["format"] == _FORMAT
+            found["format"] in _FORMATS
             and found["xid"] == xid
             and _STAGING.fullmatch(found["staging"])
             and all(is_name(target) for target, _ in folders)
@@ -225,10 +226,11 @@ class Place:
             yield
 
     @contextmanager
-    def ending(self, xid: str, hidden: Hidden) -> Iterator[Manifest | None]:
+    def ending(self, xid: str, hidden: Hidden, *, appends: bool = False) -> Iterator[Manifest | None]:
         """The manifest, locked until its branch has ended; None if there is none. OperationalError if it is not ours.
 
-        Two who had both looked would otherwise both exchange, and the old folder would be back.
+        `appends` says whether it is to append to tables: whoever publishes folders would take that for nothing. Two who
+        had both looked would otherwise both exchange, and the old folder would be back.
         """
         try:
             held = _file(xid, hidden.prepared)
@@ -244,7 +246,14 @@ class Place:
                 raise OperationalError(
                     f"the manifest {xid} is user {status.st_uid}'s, who may have forged it: it is left as it is"
                 )
-            yield decode(xid, file.readall())
+            manifest = decode(xid, file.readall())
+            if bool(manifest.appends) is not appends:
+                wanted, has = ("files", "delta") if appends else ("delta", "files")
+                raise OperationalError(
+                    f"{xid} was prepared by driver = {wanted}, and {self.name} has driver = {has} now: write that one "
+                    "again until recovery has ended it. Nothing was done"
+                )
+            yield manifest
 
 
 def _path(folder: int) -> Path:

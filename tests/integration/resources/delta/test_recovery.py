@@ -18,12 +18,33 @@ from tests.integration.resources.files.conftest import gone
 from txpool import failpoints
 from txpool.resources.base import BranchOutcome
 from txpool.resources.delta import branch
-from txpool.resources.files.branch import StagedInPlace, sweep
+from txpool.resources.files.branch import FolderResource, StagedInPlace, sweep
+from txpool.resources.files.place import Place
 from txpool.tm import manager as managers
 
 
 def heuristics() -> list[str]:
     return [each.ended for each in managers.get_manager().log.heuristics()]
+
+
+def test_a_folder_whose_driver_was_changed_ends_nothing_of_the_former_ones(tables: Tables) -> None:
+    tables.create()
+    _, xid = tables.prepared(1)
+    staged, file = tables.left(), tables.site / "tables.properties"
+    gone()
+    file.write_text(file.read_text().replace("driver = delta", "driver = files"))
+    for _ in range(2):
+        tables.scan()
+    assert (tables.committed(), tables.left()) == ([], staged)
+    folders = FolderResource(Place("tables", str(tables.place)), str(file))
+    for end in (folders.publish, folders.withdraw):
+        with pytest.raises(txpool.OperationalError, match="prepared by driver = delta"):
+            end(xid)
+    file.write_text(file.read_text().replace("driver = files", "driver = delta"))
+    tables.scan()
+    assert (tables.committed(), tables.left()) == ([1], [])
+    txpool.configure(tables.site / "txpool.properties")
+    assert heuristics() == []
 
 
 @pytest.mark.parametrize("error", [OSError("stale handle"), KeyboardInterrupt()])

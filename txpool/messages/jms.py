@@ -11,9 +11,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from txpool.config.secrets import ValueSource
-from txpool.errors import NotSupportedError, OperationalError, ProgrammingError, described
-from txpool.locks import Lock
-from txpool.messages.session import MessageSession, ReceivedMessage, require_ambient
+from txpool.errors import NotSupportedError, OperationalError, described
+from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction
 from txpool.resources.jdbc.dbapi.errors import ConnectionLost, call
 from txpool.resources.jdbc.dbapi.errors import Error as JavaError
 from txpool.resources.jms.connection import ERROR, ID, JmsConnection, body_of, receive
@@ -46,7 +45,6 @@ class JmsSession(MessageSession):
             self.parking_after = _MOST_TRIES
         #: By id: when a message that has failed here may be tried again, by the monotonic clock.
         self._later: dict[str, float] = {}
-        self._receiving = Lock()
 
     @property
     def datasource(self) -> DataSource:
@@ -64,14 +62,14 @@ class JmsSession(MessageSession):
             _require_text(value, name)
         with self._branch() as raw:
             target = raw.topic(self._topic) if self._topic is not None else raw.queue(self._from())
-            until = require_ambient().deadlines.before_decision()
+            until = ambient_transaction().deadlines.before_decision()
             patience = inf if until is None else max(0.1, until - time.monotonic())
             raw.send(target, raw.message(sent), delay=sent.delay, patience=patience)
 
     @contextmanager
     def _branch(self) -> Iterator[JmsConnection]:
         """The session of the ambient transaction's branch. An error within it is a vote to roll back."""
-        raw = require_ambient().enlist_datasource(self.source).pooled.begun()
+        raw = ambient_transaction().enlist_datasource(self.source).pooled.begun()
         try:
             yield raw
         except BaseException as error:
@@ -93,23 +91,16 @@ class JmsSession(MessageSession):
     def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]:
         deadline = time.monotonic() + timeout
         queue, taken = self._from(), list[ReceivedMessage]()
-        if not self._receiving.acquire(False):
-            raise ProgrammingError(
-                f"{self.name}: another thread receives, and one at a time does. Nothing was received"
-            )
-        try:
-            with self._branch() as raw, raw.receiving(raw.queue(queue)) as consumer:
-                while len(taken) < most:
-                    left = deadline - time.monotonic()
-                    found = receive(consumer, 0 if taken else left)
-                    if found is not None:
-                        taken.append(self._message(raw, found))
-                    elif taken or left <= 0:
-                        break
-                    else:
-                        ambient.require_active()
-        finally:
-            self._receiving.release()
+        with self._alone(), self._branch() as raw, raw.receiving(raw.queue(queue)) as consumer:
+            while len(taken) < most:
+                left = deadline - time.monotonic()
+                found = receive(consumer, 0 if taken else left)
+                if found is not None:
+                    taken.append(self._message(raw, found))
+                elif taken or left <= 0:
+                    break
+                else:
+                    ambient.require_active()
         return taken
 
     def _message(self, raw: JmsConnection, found: Any) -> ReceivedMessage:

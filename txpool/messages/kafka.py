@@ -16,8 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txpool.errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
-from txpool.locks import Lock
-from txpool.messages.session import MessageSession, ReceivedMessage, apart, database_of, require_ambient
+from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, apart, database_of
 from txpool.resources.kafka.manager import MANAGER, parking_topic
 from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tables_of
 from txpool.tm.completion.status import Status
@@ -68,7 +67,6 @@ class KafkaSession(MessageSession):
         self._consumer: tuple[int, KafkaConsumer] | None = None
         self._buffers: dict[int, _Buffer] = {}
         self._polling = False  #: A poll has begun, and an interrupt may have kept its records from the buffers.
-        self._receiving = Lock()
         source.when_closed.append(self._close)
 
     @property
@@ -89,7 +87,7 @@ class KafkaSession(MessageSession):
     def _send_to(self, topic: str, sent: Outgoing) -> None:
         from txpool.resources.kafka.records import Topics
 
-        ambient = require_ambient()
+        ambient = ambient_transaction()
         if ambient.log is None and not isinstance(ambient, Subordinate):
             raise ProgrammingError(f"{self.name} cannot join {ambient.gtrid}: configure a decision log first")
         if self._topics is None:
@@ -197,7 +195,7 @@ class KafkaSession(MessageSession):
         part, offset, position = message.place
         if self._position(part)[0] != position:
             return False
-        self._begun(require_ambient())[part] = position, offset + 1
+        self._begun(ambient_transaction())[part] = position, offset + 1
         return True
 
     def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
@@ -302,17 +300,6 @@ class KafkaSession(MessageSession):
         if self._consumer is not None and self._consumer[0] == os.getpid():
             self._consumer[1].close(autocommit=False)
         self._consumer, self._buffers = None, {}
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if not self._receiving.acquire(False):
-            raise ProgrammingError(
-                f"{self.name}: another thread receives, and one at a time does. Nothing was received"
-            )
-        try:
-            yield
-        finally:
-            self._receiving.release()
 
     # -- positions ----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
@@ -13,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from txpool.datasource import find, find_source
 from txpool.errors import NotSupportedError, ProgrammingError
+from txpool.locks import Lock
 from txpool.resources.messages.tables import Outgoing, tables_of
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
@@ -71,6 +73,7 @@ class MessageSession(ABC):
         #: The queue of `datasource` in which parked messages are.
         self.parking = settings.parking_queue
         self.parking_after = settings.parking_after  #: How often a consumer tries a message.
+        self._receiving = Lock()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {self.source.url}>"
@@ -150,6 +153,18 @@ class MessageSession(ABC):
             ambient.set_rollback_only(error)  # it may have taken some, which nobody has got
             raise
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """For a session that one thread at a time may receive from. ProgrammingError if another does."""
+        if not self._receiving.acquire(False):
+            raise ProgrammingError(
+                f"{self.name}: another thread receives, and one at a time does. Nothing was received"
+            )
+        try:
+            yield
+        finally:
+            self._receiving.release()
+
     @abstractmethod
     def _send(self, sent: Outgoing) -> None:
         """Send within the ambient transaction."""
@@ -197,6 +212,14 @@ class MessageSession(ABC):
             return tables_of(self.datasource).state(connection.cursor(), queue)
 
 
+def ambient_transaction() -> Transaction:
+    """The ambient transaction. ProgrammingError outside one."""
+    found = current()
+    if found is None:
+        raise ProgrammingError("outside a transaction: nothing was done")
+    return found
+
+
 def _traced(sent: Outgoing, ambient: Transaction) -> Outgoing:
     """The message with its place in the transaction's trace, in W3C's form, unless it has one or nothing is traced."""
     traceparent = "" if ambient.trace is None else ambient.trace.traceparent
@@ -207,14 +230,6 @@ def link(ambient: Transaction, received: Sequence[ReceivedMessage]) -> None:
     """Link the transaction's span to those that the messages were sent in."""
     if ambient.trace is not None:
         ambient.trace.link([each.headers[TRACEPARENT] for each in received if TRACEPARENT in each.headers])
-
-
-def require_ambient() -> Transaction:
-    """The ambient transaction. ProgrammingError outside of any."""
-    found = current()
-    if found is None:
-        raise ProgrammingError("outside a transaction: nothing was done")
-    return found
 
 
 def apart(work: Callable[[], T], *, read_only: bool = True) -> T:

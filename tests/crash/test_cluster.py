@@ -1,8 +1,8 @@
 """A cluster loses executors, drivers, its network, and the server of its log: each load is there once, or not at all.
 
-Spark's workers run on hosts of their own, and write into two databases. The log's server has a synchronous standby. By
-default a load has 100 partitions, and each fault happens once. With TXPOOL_CRASH_FULL=1 it has 1,000 on 40 slots, and
-TXPOOL_CRASH_SEED chooses what happens.
+Spark's workers run on hosts of their own, and write into two databases. The log's server has a synchronous standby. If
+it is named, a load has 100 partitions, and each fault happens once. With TXPOOL_CRASH_FULL=1 it has 1,000 on 40 slots,
+and TXPOOL_CRASH_SEED chooses what happens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.sampling import FULL
 if TYPE_CHECKING:
     from tests.conftest import Require
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 WORKERS = 4
 PARTITIONS = 1000 if FULL else 100

@@ -41,6 +41,7 @@ def test_kafka(own_kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_spark(
     own_kafka: Broker,
     spark_process: Callable[..., subprocess.Popen[str]],

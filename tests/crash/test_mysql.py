@@ -42,7 +42,7 @@ def site(
     return site
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(3)
 @pytest.mark.parametrize("names", SHAPES, ids="+".join)
 def test_every_point(site: Site, names: tuple[str, ...]) -> None:
     scenarios = []

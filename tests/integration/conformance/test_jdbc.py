@@ -19,6 +19,7 @@ EMBEDDED = ("h2", "derby")
 
 
 @pytest.mark.slow
+@pytest.mark.part(2, each=("mode",))
 @pytest.mark.parametrize("mode", ["xa", "cmr"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_passes(jdbc_places: JdbcPlaces, request: pytest.FixtureRequest, kind: str, mode: str) -> None:

@@ -8,13 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from random import Random
-from types import FrameType
-from typing import TypeVar
 
 import pytest
 
@@ -23,15 +20,15 @@ from recovery import RecoveryManager
 from tests.crash import eventually as places
 from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED, Count, Evidence
-from tests.support.interrupts import at_each_check, codes_of
+from tests.crash.struck_jobs import count_places, interrupted
+from tests.support.interrupts import codes_of
 from tests.support.s3_server import ObjectStore, object_store
-from tests.support.sampling import FULL
+from tests.support.sampling import chosen
 from txpool import failpoints
 from txpool.config.settings import RecoverySettings
 from txpool.resources.s3 import branch, bucket, manifest, upload, work
 from txpool.setup.stores import initialise
 
-T = TypeVar("T")
 HIDDEN = "exports/.txpool/"
 #: Where a process is killed, and whether that comes after the decision.
 POINTS = {
@@ -171,12 +168,6 @@ def empty(store: ObjectStore, shop: Shop) -> Iterator[None]:
         shop.client.delete_object(Bucket="bucket", Key=key)
 
 
-def chosen(cases: Iterable[T], some: int) -> list[T]:
-    """By default so many of them, by the seed; with TXPOOL_CRASH_FULL=1 all."""
-    found = list(cases)
-    return found if FULL or len(found) <= some else Random(SEED).sample(found, some)
-
-
 def test_a_process_that_is_killed_at_each_point(shop: Shop, evidence: Evidence) -> None:
     points = chosen(POINTS, 6)
     for number, point in enumerate(points, 1):
@@ -199,44 +190,14 @@ def test_a_recovery_that_is_killed_at_each_point(shop: Shop, evidence: Evidence)
 # -- interrupts -----------------------------------------------------------------------------------------------------
 
 
-class Struck(BaseException):
-    """Stands for KeyboardInterrupt."""
-
-
 CODES = {code for module in (branch, bucket, manifest, upload, work) for code in codes_of(module)}
-
-
-def interrupted(shop: Shop, number: int, nth: int) -> BaseException | None:
-    """Run the job with an interrupt at the n-th place: what was told."""
-    count = 0
-
-    def strike(frame: FrameType) -> None:
-        nonlocal count
-        count += 1
-        if count == nth:
-            raise Struck
-
-    try:
-        with at_each_check(CODES, strike):
-            shop.job(number)
-    except (Struck, txpool.Error) as error:
-        error.__traceback__ = error.__context__ = error.__cause__ = None
-        return error
-    return None
 
 
 def test_an_interrupt_at_each_place(shop: Shop) -> None:
     shop.job(1)
-    count = 0
-
-    def counting(frame: FrameType) -> None:
-        nonlocal count
-        count += 1
-
-    with at_each_check(CODES, counting):
-        shop.job(2)
+    count = count_places(partial(shop.job, 2), CODES)
     for number, nth in enumerate(chosen(range(1, count + 1), 4), 3):
-        told = interrupted(shop, number, nth)
+        told = interrupted(partial(shop.job, number), CODES, nth)
         assert txpool.current() is None
         shown = f"seed {SEED}: interrupt at {nth} of {count}, told {told!r}"
         committed = shop.recovered(number, shown)

@@ -5,12 +5,9 @@ The server is a process of its own, and has what it keeps in a file. The tables 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from random import Random
-from types import FrameType
-from typing import TypeVar
 
 import pytest
 
@@ -18,15 +15,15 @@ import txpool
 from tests.crash import eventually as places
 from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED, Count, Evidence
-from tests.support.interrupts import at_each_check, codes_of
+from tests.crash.struck_jobs import count_places, interrupted
+from tests.support.interrupts import codes_of
 from tests.support.rest_catalog import RestServer
 from tests.support.rest_site import TABLES, RestSite, rest_server_in, rest_site
-from tests.support.sampling import FULL
+from tests.support.sampling import chosen
 from txpool import failpoints
 from txpool.lake.rest import branch, place, references, snapshots, work
 
 pytestmark = pytest.mark.slow
-T = TypeVar("T")
 #: Where a process is killed, and whether that comes after the decision.
 POINTS = {
     "lake.journal": False,
@@ -68,12 +65,6 @@ def site(tmp_path: Path, server: RestServer, eventually: Eventually) -> Iterator
     with rest_site(tmp_path, server) as found:
         eventually.in_the(places.of_files(tmp_path / "recovery.properties", marked=["ledger.db"], more=found.left))
         yield found
-
-
-def chosen(cases: Iterable[T], some: int) -> list[T]:
-    """By default so many of them, by the seed; with TXPOOL_CRASH_FULL=1 all."""
-    found = list(cases)
-    return found if FULL or len(found) <= some else Random(SEED).sample(found, some)
 
 
 def test_a_process_that_is_killed_at_each_point(site: RestSite, evidence: Evidence) -> None:
@@ -135,44 +126,14 @@ def test_a_server_that_is_killed(step: str, fault: str, site: RestSite) -> None:
     assert (told is None) is (step == COMMIT), told
 
 
-class Struck(BaseException):
-    """Stands for KeyboardInterrupt."""
-
-
 CODES = {code for module in (branch, place, references, snapshots, work) for code in codes_of(module)}
-
-
-def interrupted(site: RestSite, number: int, nth: int) -> BaseException | None:
-    """Run the job with an interrupt at the n-th place: what was told."""
-    count = 0
-
-    def strike(frame: FrameType) -> None:
-        nonlocal count
-        count += 1
-        if count == nth:
-            raise Struck
-
-    try:
-        with at_each_check(CODES, strike):
-            site.job(number)
-    except (Struck, txpool.Error) as error:
-        error.__traceback__ = error.__context__ = error.__cause__ = None
-        return error
-    return None
 
 
 def test_an_interrupt_at_each_place(site: RestSite) -> None:
     site.job(1)
-    count = 0
-
-    def counting(frame: FrameType) -> None:
-        nonlocal count
-        count += 1
-
-    with at_each_check(CODES, counting):
-        site.job(2)
+    count = count_places(partial(site.job, 2), CODES)
     for number, nth in enumerate(chosen(range(1, count + 1), 4), 3):
-        told = interrupted(site, number, nth)
+        told = interrupted(partial(site.job, number), CODES, nth)
         assert txpool.current() is None
         shown = f"seed {SEED}: interrupt at {nth} of {count}, told {told!r}"
         committed = site.recovered(number, shown)

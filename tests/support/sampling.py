@@ -11,11 +11,14 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import TypeVar
 
 import pytest
 
 from tests.crash.evidence import SEED, evidence_of
 from tests.support.marking import OWN_SPARK
+
+T = TypeVar("T")
 
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 
@@ -41,6 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def in_full(config: pytest.Config) -> bool:
     """Whether nothing is left out."""
     return FULL or any("::" in argument for argument in config.args)
+
+
+def chosen(cases: Iterable[T], some: int) -> list[T]:
+    """By default so many of them, by the seed; with TXPOOL_CRASH_FULL=1 all."""
+    found = list(cases)
+    return found if FULL or len(found) <= some else random.Random(SEED).sample(found, some)
 
 
 def leave_out(

@@ -30,6 +30,7 @@ from tests.crash.disk.image import KILLED, LOSSES, LOST, Loss
 from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.mutating import Edit, applied
+from tests.support.forking import is_killed
 from tests.support.interrupts import at_each_check, codes_of
 from tests.support.sampling import FULL
 from txpool import failpoints
@@ -300,17 +301,14 @@ def test_an_interrupt_at_each_place(site: Path) -> None:
 
 def killed(site: Path, number: int, arm: Callable[[], object]) -> bool:
     """Run the job in a forked child; whether it was killed."""
+
+    def dies() -> None:
+        txpool.configure(site / "txpool.properties")
+        arm()
+        job(site, number)
+
     txpool.configure()
-    pid = os.fork()
-    if not pid:
-        try:
-            txpool.configure(site / "txpool.properties")
-            arm()
-            job(site, number)
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    return is_killed(dies)
 
 
 POINTS = {

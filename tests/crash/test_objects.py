@@ -5,8 +5,6 @@ The store is moto's server, a process of its own, which outlives whoever is kill
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,6 +19,7 @@ from tests.crash import eventually as places
 from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.struck_jobs import count_places, interrupted
+from tests.support.forking import is_killed
 from tests.support.interrupts import codes_of
 from tests.support.s3_server import ObjectStore, object_store
 from tests.support.sampling import chosen
@@ -87,18 +86,14 @@ class Shop:
         return self._dies(point, 1, self.scan, again=False)
 
     def _dies(self, point: str, nth: int, work: Callable[[], object], *, again: bool) -> bool:
+        def dies() -> None:
+            if again:
+                txpool.configure(self.folder / "txpool.properties")
+            failpoints.arm(point, "kill", nth=nth)
+            work()
+
         txpool.configure()
-        pid = os.fork()
-        if not pid:
-            try:
-                if again:
-                    txpool.configure(self.folder / "txpool.properties")
-                failpoints.arm(point, "kill", nth=nth)
-                work()
-            finally:
-                os._exit(0)
-        _, status = os.waitpid(pid, 0)
-        return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        return is_killed(dies)
 
     def scan(self) -> None:
         RecoveryManager(self.folder / "recovery.properties").scan()

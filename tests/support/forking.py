@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import traceback
 import warnings
 from collections.abc import Callable
@@ -26,3 +27,15 @@ def in_child(work: Callable[[], None]) -> None:
         error = pipe.read().decode()
     os.waitpid(pid, 0)
     assert not error, error
+
+
+def is_killed(work: Callable[[], object]) -> bool:
+    """Run it in a forked child; whether that was killed in it. What it raises is left aside."""
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL

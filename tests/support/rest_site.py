@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,6 +14,7 @@ import pyarrow as pa
 import txpool
 import txpool.lake
 from recovery import RecoveryManager
+from tests.support.forking import is_killed
 from tests.support.rest_catalog import RestServer, rest_server
 from txpool import failpoints
 from txpool.config.settings import DataSourceSettings, RecoverySettings
@@ -92,18 +91,14 @@ class RestSite:
         return self._dies(point, 1, self.scan, again=False)
 
     def _dies(self, point: str, nth: int, work: Callable[[], object], *, again: bool) -> bool:
+        def dies() -> None:
+            if again:
+                self.configure()
+            failpoints.arm(point, "kill", nth=nth)
+            work()
+
         txpool.configure()
-        pid = os.fork()
-        if not pid:
-            try:
-                if again:
-                    self.configure()
-                failpoints.arm(point, "kill", nth=nth)
-                work()
-            finally:
-                os._exit(0)
-        _, status = os.waitpid(pid, 0)
-        return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        return is_killed(dies)
 
     def scan(self) -> Any:
         return RecoveryManager(self.folder / "recovery.properties").scan()

@@ -39,7 +39,7 @@ from tests.benchmarks.running import Place, datasources, place_in
 from tests.benchmarks.servers import Server
 from tests.benchmarks.transactions import DRIVERS, by_hand, with_txpool
 
-TRANSACTIONS = 100
+TRANSACTIONS = 50
 ROUNDS = 3
 DATABASES = ("one", "two", "three")
 VARIANTS = ("by hand", "txpool")

@@ -101,7 +101,7 @@ def world(
     world.close()
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_no_money_is_made_or_lost(world: CrashSite, store: str, evidence: Evidence) -> None:
     print(f"seed {SEED}")
     bank = Bank(world)

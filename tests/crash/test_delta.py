@@ -252,6 +252,7 @@ def require_whole(site: Path, number: int, point: str, *, commits: bool) -> None
     assert [*_left_in(site)] == [], point
 
 
+@pytest.mark.costly
 def test_a_process_that_is_killed_at_each_point(site: Path, evidence: Evidence) -> None:
     for number, (point, commits) in enumerate(POINTS.items(), 1):
         assert run(site, f"{point}=kill", "-c", JOB, str(number)) == -signal.SIGKILL, point
@@ -261,6 +262,7 @@ def test_a_process_that_is_killed_at_each_point(site: Path, evidence: Evidence) 
     evidence.hit(POINTS)
 
 
+@pytest.mark.costly
 def test_a_recovery_that_is_killed_at_each_point(site: Path, evidence: Evidence) -> None:
     """Again and again: each goes on where the one before it was killed."""
     assert run(site, "marked.committed=kill", "-c", JOB, "1") == -signal.SIGKILL

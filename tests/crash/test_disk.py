@@ -85,12 +85,14 @@ def test_what_a_life_of_the_log_does(checker: CrashChecker) -> None:
     assert {op.path for op in operations if isinstance(op, SyncDirectory)} == {"", "txlog"}
 
 
+@pytest.mark.costly
 def test_after_any_crash_every_promise_holds(checker: CrashChecker, random: Random) -> None:
     run = checker.run()
     positions = some(range(len(run.recording.operations) + 1), 150, random)
     assert_none(checker.check(run, positions, (*LOSSES, *SOME), SEED))
 
 
+@pytest.mark.costly
 def test_after_a_crash_of_recovery_what_it_has_answered_holds(checker: CrashChecker, random: Random) -> None:
     """Also where it follows a kill, and what it has read was never synced."""
     run = checker.run()

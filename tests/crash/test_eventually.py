@@ -86,6 +86,7 @@ PLANTED: list[tuple[str, Callable[[CrashSite], object]]] = [
 ]
 
 
+@pytest.mark.costly
 def test_whatever_is_left_is_found_unless_it_is_declared_exactly(
     world: CrashSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,7 +203,7 @@ def crashes(world: CrashSite, fork_server: ForkServer, evidence: Evidence) -> Cr
     return Crashes(world, fork_server, evidence)
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_every_point_of_a_transaction(crashes: Crashes, store: str) -> None:
     everything = list(scenarios())
     if store == "sqlite" and not FULL:
@@ -223,7 +223,7 @@ def test_every_point_of_a_transaction(crashes: Crashes, store: str) -> None:
     assert {point for point in failpoints.POINTS if not point.startswith(elsewhere)} - crashes.hit == BESIDE_LAST
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 def test_every_point_of_a_tasks_transaction(crashes: Crashes, store: str) -> None:
     """The same coordinator, whose waits are an event loop's."""
@@ -269,7 +269,7 @@ def faults_in_recovery() -> Iterator[tuple[str, str, int]]:
             yield point, "raise", nth
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_every_point_of_recovery(crashes: Crashes, store: str) -> None:
     """Recovery is killed, or fails, at its own points; the next one goes on where that has stopped."""
     faults = list(faults_in_recovery())

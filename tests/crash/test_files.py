@@ -269,6 +269,7 @@ def interrupted(site: Path, number: int, nth: int) -> tuple[bool, BaseException 
     return count >= nth, None
 
 
+@pytest.mark.costly
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a file whose open() was cut off
 def test_an_interrupt_at_each_place(site: Path) -> None:
     job(site, 1)
@@ -329,6 +330,7 @@ POINTS = {
 }
 
 
+@pytest.mark.costly
 def test_a_process_that_is_killed_at_each_point(site: Path, evidence: Evidence) -> None:
     for number, (point, commits) in enumerate(POINTS.items(), 1):
         assert killed(site, number, partial(failpoints.arm, point, "kill")), point

@@ -92,6 +92,7 @@ def test_the_timeout_never_cancels_what_decides(world: CrashSite) -> None:
     assert world.holders(1) == {"one"}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("how", [NetworkFault.BLACK_HOLE, NetworkFault.DEAF], ids=lambda how: how.name)
 @pytest.mark.parametrize(
     ("needle", "names", "said"),

@@ -36,6 +36,7 @@ KILLS = (
 )
 
 
+@pytest.mark.costly
 def test_killed_and_run_again(world: CrashSite, fork_server: ForkServer, evidence: Evidence) -> None:
     for number, (names, place, point, decided) in enumerate(KILLS):
         killed = fork_server.transact(number, names, f"{point}=kill", record_in=place)

@@ -72,6 +72,7 @@ def scenarios(pair: Sequence[str]) -> list[Scenario]:
     return found
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("pairs", [[pair] for pair in PAIRS] if EVERY_POINT else [PAIRS])
 def test_every_point(make_site: Callable[..., JdbcSite], pairs: list[tuple[str, ...]], evidence: Evidence) -> None:
     """By default all pairs share one recovery."""
@@ -80,6 +81,7 @@ def test_every_point(make_site: Callable[..., JdbcSite], pairs: list[tuple[str, 
     evidence.add(Count.KILLS, sum(action == "kill" for _, some in groups for _, _, action in some))
 
 
+@pytest.mark.costly
 def test_the_servers_are_killed_before_recovery(make_site: Callable[..., JdbcSite]) -> None:
     site = make_site(POSTGRESQL_JDBC, MARIADB_JDBC)
     orders = enumerate(("coordinator.prepared=kill", "coordinator.decided=kill"), 1)

@@ -233,6 +233,7 @@ def site(
     txpool.configure()
 
 
+@pytest.mark.costly
 def test_killed_at_every_point(site: Site) -> None:
     points = [*(MARKED if site.marked else POINTS).items()]
     expected: list[int] = []
@@ -249,6 +250,7 @@ def test_killed_at_every_point(site: Site) -> None:
         assert site.require_whole() == expected, point
 
 
+@pytest.mark.costly
 def test_a_sweep_that_is_killed_is_gone_on_with(site: Site) -> None:
     site.write(1, failpoints="lake.swapped=kill").communicate(timeout=120)
     for nth in (1, 3):
@@ -260,6 +262,7 @@ def test_a_sweep_that_is_killed_is_gone_on_with(site: Site) -> None:
     assert site.require_whole() == []
 
 
+@pytest.mark.costly
 def test_killed_at_any_moment(site: Site) -> None:
     chance = random.Random(SEED)
     print(f"seed {SEED}")
@@ -288,6 +291,7 @@ JDBC = """
     and (iceberg_type = 'TABLE' or iceberg_type is null)"""
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("site", [False], ids=["prepares"], indirect=True)
 @pytest.mark.parametrize("commits", [True, False])
 def test_what_a_foreign_writer_meets_while_a_branch_is_in_doubt(site: Site, databases: Any, commits: bool) -> None:

@@ -86,6 +86,7 @@ def test_the_network_fails_under_the_decision(
     evidence.add(Count.NETWORK_FAULTS)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("how", "said", "committed"), STRIKES)
 def test_a_process_dies_before_its_log_is_reached_again(
     world: CrashSite, proxy: Proxy, how: NetworkFault, said: str, committed: bool, evidence: Evidence
@@ -181,6 +182,7 @@ def test_it_crashes_with_the_databases(world: CrashSite, point: str, back: bool,
     evidence.add(Count.KILLS)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("where", ["apart", "together"])
 def test_it_crashes_under_the_decision(world: CrashSite, where: str, evidence: Evidence) -> None:
     """The decision was on its way, and cannot be asked for: in doubt, and rolled back once the server is there."""

@@ -25,6 +25,7 @@ from tests.support.message_site import write_files
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.costly
 def test_kafka(own_kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually) -> None:
     monkeypatch.chdir(tmp_path)
     topics = of_kafka.create_topics(own_kafka)
@@ -75,6 +76,7 @@ class _Server:
         self._server.start()
 
 
+@pytest.mark.costly
 def test_queue(databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually) -> None:
     """Both queues are in PostgreSQL, which prepares, beside the marked file with the rows."""
     monkeypatch.chdir(tmp_path)
@@ -92,6 +94,7 @@ def test_queue(databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert databases.prepared() == []
 
 
+@pytest.mark.costly
 def test_jms(own_artemis: Artemis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually) -> None:
     monkeypatch.chdir(tmp_path)
     queues = jms.create_queues(own_artemis, prefix="crash.")  # their messages are delivered however often

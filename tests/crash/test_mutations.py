@@ -47,7 +47,7 @@ def test_the_explorer_finds_what_breaks_without_the_rule(mutation: Mutation) -> 
         print(f"{mutation}: {finding}\n{trace(explorer, finding)}")
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize("mutation", _REAL, ids=str)
 def test_a_test_of_the_real_thing_turns_red_without_the_rule(mutation: Mutation) -> None:
     command = [sys.executable, "-m", "tests.crash.mutations", mutation.rule]

@@ -56,6 +56,7 @@ def test_every_point(site: Site, names: tuple[str, ...]) -> None:
     assert {name: site.rows(name) for name in names} == found
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 @pytest.mark.parametrize(("point", "committed"), [("coordinator.prepared", False), ("coordinator.decided", True)])
 def test_the_servers_restart_before_recovery(site: Site, mode: str, point: str, committed: bool) -> None:
@@ -70,6 +71,7 @@ def test_the_servers_restart_before_recovery(site: Site, mode: str, point: str, 
     assert site.prepared() == []
 
 
+@pytest.mark.costly
 def test_recovery_while_a_server_is_away(site: Site) -> None:
     names = (POSTGRESQL, MARIADB, MYSQL)
     assert site.play([(1, names, "coordinator.decided=kill")]) == [KILLED]

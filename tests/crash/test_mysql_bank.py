@@ -86,7 +86,7 @@ def bank(
     return bank
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_no_money_is_made_or_lost(bank: Bank) -> None:
     print(f"seed {SEED}")
     chance = random.Random(SEED)
@@ -119,6 +119,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+@pytest.mark.costly
 def test_a_bank_that_closes_leaves_nothing_to_recovery(bank: Bank) -> None:
     """Its incarnation is not fenced: it has deleted its own rows, pointers and decisions."""
     done = bank.run("-m", "tests.crash.mysql_bank", str(SEED), str(THREADS), "25")

@@ -221,6 +221,7 @@ def waiting(coordinators: tuple[Coordinator, Coordinator]) -> tuple[Coordinator,
 Pair = tuple[Coordinator, Coordinator]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("names", [PLAIN, BOOK], ids=["log", "mark"])
 def test_it_is_cut_after_it_has_prepared(
     world: CrashSite, waiting: Pair, names: tuple[str, ...], evidence: Evidence
@@ -240,6 +241,7 @@ def test_it_is_cut_after_it_has_prepared(
     evidence.add(Count.NETWORK_FAULTS)
 
 
+@pytest.mark.costly
 def test_it_is_cut_before_its_decision_arrives(world: CrashSite, waiting: Pair, evidence: Evidence) -> None:
     cut, other = waiting
     cut.order(2, *PLAIN, stay="log.record")
@@ -253,6 +255,7 @@ def test_it_is_cut_before_its_decision_arrives(world: CrashSite, waiting: Pair, 
     evidence.add(Count.NETWORK_FAULTS)
 
 
+@pytest.mark.costly
 def test_it_is_cut_before_it_hears_that_it_has_decided(world: CrashSite, waiting: Pair, evidence: Evidence) -> None:
     cut, other = waiting
     cut.order(2, *PLAIN, stay="log.record")
@@ -270,7 +273,7 @@ def test_it_is_cut_before_it_hears_that_it_has_decided(world: CrashSite, waiting
     evidence.add(Count.NETWORK_FAULTS)
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_it_is_cut_after_it_has_decided(world: CrashSite, waiting: Pair, evidence: Evidence) -> None:
     cut, other = waiting
     cut.order(2, *PLAIN, stay="coordinator.decided")

@@ -163,6 +163,7 @@ def empty(store: ObjectStore, shop: Shop) -> Iterator[None]:
         shop.client.delete_object(Bucket="bucket", Key=key)
 
 
+@pytest.mark.costly
 def test_a_process_that_is_killed_at_each_point(shop: Shop, evidence: Evidence) -> None:
     points = chosen(POINTS, 6)
     for number, point in enumerate(points, 1):
@@ -172,6 +173,7 @@ def test_a_process_that_is_killed_at_each_point(shop: Shop, evidence: Evidence) 
     evidence.hit({point.partition("@")[0] for point in points})
 
 
+@pytest.mark.costly
 def test_a_recovery_that_is_killed_at_each_point(shop: Shop, evidence: Evidence) -> None:
     cases = chosen([(point, at) for point, before in IN_RECOVERY.items() for at in before], 3)
     for number, (point, at) in enumerate(cases, 1):
@@ -188,6 +190,7 @@ def test_a_recovery_that_is_killed_at_each_point(shop: Shop, evidence: Evidence)
 CODES = {code for module in (branch, bucket, manifest, upload, work) for code in codes_of(module)}
 
 
+@pytest.mark.costly
 def test_an_interrupt_at_each_place(shop: Shop) -> None:
     shop.job(1)
     count = count_places(partial(shop.job, 2), CODES)

@@ -126,7 +126,7 @@ def decided(site: Site) -> Iterator[str]:
         process.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_a_database_is_away_and_a_person_meddles(
     console: OperatorConsole, second: EmbeddedPostgres, evidence: Evidence
 ) -> None:

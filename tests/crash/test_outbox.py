@@ -145,6 +145,7 @@ def work(tmp_path: Path, databases: Any, eventually: Eventually) -> Iterator[Wor
             work.kill(role)
 
 
+@pytest.mark.costly
 def test_nothing_is_lost_and_nothing_is_applied_twice(work: Work, evidence: Evidence) -> None:
     chance = random.Random(SEED)
     victims = [each for _ in range(KILLS) for each in chance.sample([*ROLES], len(ROLES))][:KILLS]
@@ -201,6 +202,7 @@ POINTS = {
 }
 
 
+@pytest.mark.costly
 def test_a_relay_is_killed_at_each_point_of_a_delivery(work: Work, evidence: Evidence) -> None:
     """The next relay ends first what that has left prepared: so the order of the key stays."""
     for point, applied in POINTS.items():

@@ -183,6 +183,7 @@ def test_both_are_prepared_and_a_server_is_restarted(cut_off: CutOff, evidence: 
     evidence.add(Count.KILLS, 2)
 
 
+@pytest.mark.costly
 def test_a_sender_is_prepared_and_its_server_is_restarted(cut_off: CutOff, evidence: Evidence) -> None:
     """Who sends under its key then waits for it, and so cannot be delivered before it."""
     cut_off.kill(SENDER, "coordinator.decided")

@@ -86,6 +86,7 @@ def test_it_is_lost(world: CrashSite, replicated: Replicated, point: str, late: 
     evidence.add(Count.KILLS)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("arrives", [True, False], ids=["arrives", "is-lost"])
 def test_it_is_lost_under_the_decision(
     world: CrashSite, replicated: Replicated, arrives: bool, evidence: Evidence

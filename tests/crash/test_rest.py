@@ -67,6 +67,7 @@ def site(tmp_path: Path, server: RestServer, eventually: Eventually) -> Iterator
         yield found
 
 
+@pytest.mark.costly
 def test_a_process_that_is_killed_at_each_point(site: RestSite, evidence: Evidence) -> None:
     points = chosen(POINTS, 6)
     for number, point in enumerate(points, 1):
@@ -78,6 +79,7 @@ def test_a_process_that_is_killed_at_each_point(site: RestSite, evidence: Eviden
     evidence.hit({point.partition("@")[0] for point in points})
 
 
+@pytest.mark.costly
 def test_a_recovery_that_is_killed_at_each_point(site: RestSite, evidence: Evidence) -> None:
     cases = chosen([(point, at) for point, before in IN_RECOVERY.items() for at in before], 4)
     for number, (point, at) in enumerate(cases, 1):
@@ -95,6 +97,7 @@ PREPARE, COMMIT = '"ref-name":"txp1:', '"remove-snapshot-ref"'
 FAULTS = ["refuse", "fail", "lost-refuse", "lost-fail", "lost-answer"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("step", "others"), [(PREPARE, False), (COMMIT, False), (COMMIT, True)])
 def test_an_answer_that_is_lost_or_wrong_changes_nothing(step: str, others: bool, site: RestSite) -> None:
     """A 409 may say that the first try has landed. Also if others have committed, and it is appended again."""
@@ -109,6 +112,7 @@ def test_an_answer_that_is_lost_or_wrong_changes_nothing(step: str, others: bool
             assert len(site.ids(name)) == number * (2 if others else 1), fault
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("fault", ["die-before", "die-after"])
 @pytest.mark.parametrize("step", [PREPARE, COMMIT], ids=["prepare", "commit"])
 def test_a_server_that_is_killed(step: str, fault: str, site: RestSite) -> None:
@@ -129,6 +133,7 @@ def test_a_server_that_is_killed(step: str, fault: str, site: RestSite) -> None:
 CODES = {code for module in (branch, place, references, snapshots, work) for code in codes_of(module)}
 
 
+@pytest.mark.costly
 def test_an_interrupt_at_each_place(site: RestSite) -> None:
     site.job(1)
     count = count_places(partial(site.job, 2), CODES)

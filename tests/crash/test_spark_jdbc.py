@@ -175,6 +175,7 @@ def site(
     site.close()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("last", LAST if EVERY_POINT else random.Random(SEED).sample(LAST, 1), ids=str)
 def test_every_point(
     spark_process: Callable[..., subprocess.Popen[str]], site: JdbcSite, last: Kill, evidence: Evidence

@@ -69,6 +69,7 @@ def logging_as_before() -> Iterator[None]:
     logging.getLogger("txpool").setLevel(txpools)
 
 
+@pytest.mark.costly
 def test_a_celery_task_through_the_outbox_is_done_once(page: Machine) -> None:
     worker, signals = map(importlib.import_module, ("celery.contrib.testing.worker", "celery.signals"))
     blocks(page, "Celery: exactly once")

@@ -12,6 +12,7 @@ from tests.support.s3_server import object_store
 PAGE = read(ROOT / "docs/how-to/objects.md")
 
 
+@pytest.mark.costly
 def test_the_page(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     with object_store() as store:
         store.client().create_bucket(Bucket="bucket")

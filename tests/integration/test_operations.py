@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.conftest import Require
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_after_a_restore_nothing_is_presumed(tmp_path: Path, require: Require) -> None:
     """Of a database that is restored to a moment before recovery had committed in it."""
     from tests.conftest import Databases

@@ -122,6 +122,7 @@ def lines_of(table: str) -> list[str]:
     return [re.sub("─+", "─", line.rstrip()) for line in table.splitlines() if line.strip()]
 
 
+@pytest.mark.costly
 def test_every_command_of_the_document(place: Place) -> None:
     assert len(COMMANDS) >= 4
     for command in COMMANDS:
@@ -147,6 +148,7 @@ def test_it_is_sent_once(place: Place) -> None:
     assert (place.messages(), place.rows(), place.hidden()) == (["1001"], ["1001"], [])
 
 
+@pytest.mark.costly
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("point", "there"),

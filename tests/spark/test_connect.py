@@ -42,6 +42,7 @@ _SCRIPT = """
 """
 
 
+@pytest.mark.costly
 def test_spark_connect_is_refused_by_name(local_cluster: Callable[..., str], require: Require) -> None:
     require(importlib.util.find_spec("grpc"), "Spark Connect: pip install 'txpool[test]'")
     output = local_cluster(_SCRIPT, master="local[2]")

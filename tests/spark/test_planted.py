@@ -128,7 +128,7 @@ def _map(rows: Iterator[Any]) -> Iterator[Any]:
     yield [1]
 
 
-@pytest.mark.part(2)
+@pytest.mark.costly
 @pytest.mark.parametrize("path", ["", '"$user", public, pg_catalog'], ids=["by default", "before the catalogue"])
 def test_no_write_calls_what_is_planted(spark: SparkSession, app: Strangers, path: str) -> None:
     messages = everything(spark, app)

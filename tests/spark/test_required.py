@@ -47,7 +47,7 @@ def ids(databases: Databases) -> list[int]:
     return [number for (number,) in databases.rows("one", "select id from landed order by id")]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_what_is_ours(spark: SparkSession, databases: Databases) -> None:
     frame = spark.range(10, numPartitions=2).selectExpr("id", "'new' as who")
     write_table(frame, "one.properties", "landed")

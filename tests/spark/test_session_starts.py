@@ -39,6 +39,7 @@ def test_both_readers_read_the_same(spark: SparkSession, tmp_path: Path) -> None
     assert [tuple(row) for row in seconds.collect()] == expected
 
 
+@pytest.mark.costly
 def test_a_local_cluster_runs_in_processes_of_its_own_on_the_java_of_the_wheel(
     local_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

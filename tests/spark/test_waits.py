@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pytest
 from psycopg import sql
 
 import txpool
@@ -34,6 +35,7 @@ with txpool.transaction():
 """
 
 
+@pytest.mark.costly
 def test_a_task_reports_and_does_not_recover(spark: SparkSession, sources: Path, databases: Databases) -> None:
     for name in ("one", "two"):
         databases.execute(name, "create table t (id int primary key)")

@@ -22,6 +22,7 @@ def written(cases: tuple[Case, ...]) -> set[str]:
     return {Verbatim(literal(each)) for each in cases}
 
 
+@pytest.mark.costly
 def test_what_the_rules_allow_tears_nothing(tmp_path: Path) -> None:
     output = check(tmp_path, "Explore", {"Cases": written(WHOLE)}, [_PROPERTIES], workers=2)
     assert "No error has been found" in output, output

@@ -85,6 +85,7 @@ def walk(explorer: Explorer, chance: random.Random) -> list[Event]:
     return recorded(explorer, choices)
 
 
+@pytest.mark.costly
 def test_no_trace_of_the_real_code_breaks_a_rule(tmp_path: Path) -> None:
     traces: dict[str, Trace] = {}
     for scenario in SCENARIOS:

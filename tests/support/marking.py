@@ -1,4 +1,4 @@
-"""Markers that follow from where a test stands and which fixtures it uses; only `slow` is also set by hand."""
+"""Markers that follow from where a test stands and which fixtures it uses; `slow` and `costly` are also set by hand."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("crash")
         if "spark" in fixtures:
             item.add_marker("spark")
+        if fixtures & OWN_SPARK:
+            item.add_marker("costly")
         # Spark alone takes most of a minute to start.
-        if _is_below(item.path, _SLOW_FOLDERS) or item.get_closest_marker("spark"):
+        if _is_below(item.path, _SLOW_FOLDERS) or any(map(item.get_closest_marker, ("costly", "spark"))):
             item.add_marker("slow")
 
 

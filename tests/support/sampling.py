@@ -1,7 +1,7 @@
 """Tests of which the seed chooses some: of a test with the mark `part(n)` one case in n runs, over each log's store.
 
-With `part(n, each=("world",))` it is one in n for each value of these parameters, too. Of the other tests that start a
-Spark of their own, each of which takes half a minute, one in two runs; and none with the mark `long`.
+With `part(n, each=("world",))` it is one in n for each value of these parameters, too. Of the other tests with the mark
+`costly`, and of those that start a Spark of their own, one in four runs; and none with the mark `long`.
 Others run with each seed (TXPOOL_CRASH_SEED), and all with TXPOOL_CRASH_FULL=1, or where a test is named by its id.
 """
 
@@ -16,9 +16,11 @@ from typing import TypeVar
 import pytest
 
 from tests.crash.evidence import SEED, evidence_of
-from tests.support.marking import OWN_SPARK
 
 T = TypeVar("T")
+
+#: Of the tests that are costly, one in so many runs.
+COSTLY = 4
 
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 
@@ -28,17 +30,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if in_full(config):
         return
     cases: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
-    own_spark: list[pytest.Item] = []
+    costly: list[pytest.Item] = []
     long = [item for item in items if item.get_closest_marker("long")]
     for item in items:
         part = item.get_closest_marker("part")
         if part is not None and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             alike = [item.callspec.params.get(name) for name in ("store", *part.kwargs.get("each", ()))]
             cases[part.args[0], item.module.__name__, item.originalname, *alike].append(item)
-        elif OWN_SPARK.intersection(getattr(item, "fixturenames", ())) and item not in long:
-            own_spark.append(item)
+        elif item.get_closest_marker("costly") and item not in long:
+            costly.append(item)
     samples = [(found, -(-len(found) // part)) for (part, *_), found in cases.items()]
-    leave_out(config, items, [*samples, (own_spark, -(-len(own_spark) // 2)), (long, 0)])
+    leave_out(config, items, [*samples, (costly, -(-len(costly) // COSTLY)), (long, 0)])
 
 
 def in_full(config: pytest.Config) -> bool:

@@ -65,6 +65,7 @@ def cells(folder: Path, *sources: str) -> list[dict[str, Any]]:
     return said
 
 
+@pytest.mark.costly
 def test_cells_of_both_kinds(two: TwoDatabases, tmp_path: Path) -> None:
     server = two.databases.server
     configured = _CONFIGURE.format(password=server.password, one=server.url("one"), two=server.url("two"))

@@ -11,6 +11,7 @@ import txpool
 from tests.integration.aio.two_databases import TwoDatabases
 
 
+@pytest.mark.costly
 def test_a_thousand_tasks_on_few_connections(two: TwoDatabases) -> None:
     async def main() -> None:
         await asyncio.gather(*(two.transfer(value, []) for value in range(1000)))

@@ -47,7 +47,7 @@ def _everything_below(folder: Path, *, but: set[Path]) -> Iterator[tuple[Path, b
             yield path, path.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_a_full_run_shows_no_password(stage: DemoFolder, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     secret = stage.server.password

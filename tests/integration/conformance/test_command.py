@@ -47,7 +47,7 @@ def check(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_the_table_is_readable_where_it_is_piped(files: Path) -> None:
     done = check(files / "recovery.properties")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
@@ -77,7 +77,7 @@ def test_json(files: Path) -> None:
     assert {each["verdict"] for each in found["cases"]} == {"passed", "inapplicable"}
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_a_server_is_killed_and_started_by_commands(files: Path, databases: Databases) -> None:
     server = databases.server
     # The command of the start leaves it to this process, whose child the server is.

@@ -29,7 +29,7 @@ RUNS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize(("kind", "driver", "mode"), RUNS)
 def test_it_passes(
     kind: str, driver: str, mode: str, request: pytest.FixtureRequest, require_driver: RequireDriver

@@ -59,7 +59,7 @@ def state(databases: Databases) -> list[object]:
     return [databases.rows("one", query) for query in (*EVERYTHING, *tables)]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize("mode", ["xa", "cmr", "local"])
 def test_nothing_of_others_changes_and_nothing_is_left(mode: str, shared: Databases, settings_of: SettingsOf) -> None:
     before = state(shared)
@@ -133,7 +133,7 @@ def conformance_datasource():
 }
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_the_pytest_plugin(databases: Databases, tmp_path: Path) -> None:
     for name, text in SUITE.items():
         (tmp_path / name).write_text(text)

@@ -120,7 +120,7 @@ def test_an_enlisted_handle_in_the_child(postgres_source: DataSource, databases:
 STATUS = {"exception": 1, "sys.exit": 7, "os._exit": 8, "end": 9, "use": 1}
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize("mode", ["plain", "enlisted"])
 def test_inside_a_block(databases: Databases, mode: str) -> None:
     """Whatever the child does, the parent's session goes on as if there were no child."""

@@ -183,7 +183,7 @@ def test_a_server_that_stands_still_as_a_whole_ends_the_wait(make: Maker, stop: 
     assert_whole(datasource)
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_a_network_that_swallows_ends_the_wait_and_takes_no_place_with_it(make: Maker, proxy: Proxy) -> None:
     datasource = make(proxy.port, pool_max_wait="2")
     filled(datasource)

@@ -297,6 +297,7 @@ def test_a_name_that_cannot_be_sent(connection: Any, databases: Databases) -> No
     assert_idle(connection)
 
 
+@pytest.mark.costly
 def test_an_interrupt_within_prepare(connection: Any, databases: Databases, caplog: pytest.LogCaptureFixture) -> None:
     databases.execute("one", "create table child (id integer references t deferrable initially deferred)")
     with psycopg.connect(databases.dsn("one")) as blocking:

@@ -67,7 +67,7 @@ def is_settled(shop: Shop) -> bool:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_nothing_is_torn_and_what_follows_commits(shop: Shop) -> None:
     """At one place in nine, which the seed chooses; at all with TXPOOL_CRASH_FULL=1."""
     work(shop, 1_000_000)

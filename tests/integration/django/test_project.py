@@ -160,7 +160,7 @@ def manage(project: Path, *arguments: str, cwd: Path | None = None) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_its_own_tests_run_in_databases_of_their_own(site: Site, project: Path) -> None:
     assert "Ran 5 tests" in manage(project, "test", "--noinput")
     with psycopg.connect(site.databases.dsn("one")) as connection:
@@ -169,7 +169,7 @@ def test_its_own_tests_run_in_databases_of_their_own(site: Site, project: Path) 
     assert [*project.parent.glob("test*")] == []
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_it_migrates_each_database(site: Site, project: Path) -> None:
     for alias in ("default", "two", "ledger"):
         manage(project, "migrate", "--database", alias, cwd=project.parent)

@@ -73,7 +73,7 @@ def test_at_every_place(world: World, kind: type[BaseException], fails: bool) ->
     strike_everywhere(world, kind, fails=fails)
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize("world", ["sqlite3 last"], indirect=True)
 def test_at_every_place_beside_a_last_resource(world: World) -> None:
     strike_everywhere(world, Interrupt, fails=False)

@@ -39,6 +39,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         yield world
 
 
+@pytest.mark.costly
 def test_at_any_moment(world: World) -> None:
     chance = random.Random(f"{SEED} {world.sources}")
     sent = came = 0

@@ -66,6 +66,7 @@ def prepared(site: RestSite, number: int = 1) -> str:
     return name
 
 
+@pytest.mark.costly
 def test_tables_change_together_by_one_branch(site: RestSite) -> None:
     with txpool.transaction():
         site.append(1)
@@ -443,6 +444,7 @@ def test_39_nor_of_what_a_process_still_writes(site: RestSite) -> None:
     assert site.ids("orders") == [1]
 
 
+@pytest.mark.costly
 def test_the_conformance_kit(site: RestSite) -> None:
     run = run_cases(site.settings, patience=60)
     failed = [(each.case.name, each.reason, each.traceback) for each in run.results if each.verdict is Verdict.FAILED]
@@ -491,6 +493,7 @@ def test_tables_of_the_first_format_and_within_nested_namespaces(site: RestSite)
     assert [path.name for path in site.warehouse.glob("_txpool/*.journal")] == []
 
 
+@pytest.mark.costly
 def test_transactions_at_once_append_to_the_same_tables(site: RestSite) -> None:
     """None waits for another, and none fails: each appends on top of what has been committed."""
 
@@ -509,6 +512,7 @@ def test_transactions_at_once_append_to_the_same_tables(site: RestSite) -> None:
     assert [*site.left()] == []
 
 
+@pytest.mark.costly
 def test_a_hazard_is_reported_by_recovery(site: RestSite) -> None:
     """The decision is made, and somebody has dropped the reference."""
     assert site.killed(1, "coordinator.decided")

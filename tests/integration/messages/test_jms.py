@@ -154,6 +154,7 @@ def prepared(site: Site, xid: Xid) -> JmsBranch:
     return branch
 
 
+@pytest.mark.costly
 def test_message_row_message(site: Site) -> None:
     sent = [site.inward.send(text, headers={"h": "€😀"}) for text in ("one", "two")]
     with txpool.transaction():
@@ -355,6 +356,7 @@ def test_a_branch_that_the_broker_has_timed_out_rolls_back(site: Site, monkeypat
     assert site.sql("select * from done") == []
 
 
+@pytest.mark.costly
 def test_what_is_prepared_outlives_its_process_and_the_broker(own_site: Site) -> None:
     killed_at(own_site, "marked.committed")
     own_site.reconnect()
@@ -378,6 +380,7 @@ def test_an_operators_rollback_is_told_and_forgotten(site: Site) -> None:
     assert site.out() == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kept", [True, False])
 def test_by_its_generation_a_commit_whose_answer_was_lost_is_no_hazard(own_site: Site, *, kept: bool) -> None:
     killed_at(own_site, "coordinator.committed", ends=True)
@@ -544,6 +547,7 @@ def test_a_consumer_parks_what_it_cannot_read_as_it_is(site: Site) -> None:
     opened.close()
 
 
+@pytest.mark.costly
 def test_an_outage_of_the_broker_is_no_try_of_a_message(own_site: Site) -> None:
     text = (own_site.folder / "out.properties").read_text()
     (own_site.folder / "gone.properties").write_text(
@@ -575,6 +579,7 @@ def test_the_commands_know_it(site: Site) -> None:
     assert "answers, and keeps what is prepared" in done.stdout, done.stderr
 
 
+@pytest.mark.costly
 def test_the_kit(site: Site) -> None:
     (site.folder / "kit.properties").write_text((site.folder / "out.properties").read_text())
     command = ["-m", "txpool", "check", "--conformance", "kit.properties"]

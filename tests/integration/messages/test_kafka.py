@@ -169,6 +169,7 @@ def test_a_zombie_commits_nothing(site: Site) -> None:
         assert site.inward.receive(1, timeout=0.5) == []
 
 
+@pytest.mark.costly
 def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
     for text in ("one", "bad", "two", "three"):
         site.inward.send(text)
@@ -295,6 +296,7 @@ def test_what_waits_for_another_try_fills_no_memory(site: Site) -> None:
         work(found)
 
 
+@pytest.mark.costly
 def test_what_has_a_strange_id_can_be_parked(site: Site) -> None:
     with closing(KafkaProducer(bootstrap_servers=site.broker.address)) as producer:
         headers = [("txpool-id", b"x\0\xff" + b"y" * 2000)]
@@ -458,6 +460,7 @@ def test_a_longer_timeout_than_a_third_of_the_brokers_is_refused(site: Site) -> 
     assert site.sql("select body from done") == [("done",)]
 
 
+@pytest.mark.costly
 def test_two_phase_commit_has_no_timeout(tmp_path: Path, require: Require) -> None:
     classpath = find_classpath()
     require(classpath, "Kafka: apt-get install maven default-jdk-headless, which bring it")
@@ -522,6 +525,7 @@ def test_recovery_ends_what_a_dead_process_has_left(site: Site, *, decided: bool
     assert site.sql("select body from done") == [("child",)] * decided
 
 
+@pytest.mark.costly
 def test_a_pass_of_recovery_ends_all_branches_over_one_client(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """And opens two more, to identify the cluster and to list, for each of the two sessions that lead there."""
     made: list[str] = []
@@ -558,6 +562,7 @@ def test_the_commands_know_it(site: Site) -> None:
     assert "recovery comes within 50 s (recovery.period and recovery.backoff), and has 600 s" in done.stdout
 
 
+@pytest.mark.costly
 def test_the_kit(site: Site) -> None:
     topic = unique("kit")
     site.broker.create_topics(topic, partitions=100)

@@ -106,6 +106,7 @@ def shop(broker: OutboxBroker, tmp_path: Path) -> Iterator[Shop]:
     txpool.DataSource.from_properties(tmp_path / "orders.properties").close()
 
 
+@pytest.mark.costly
 def test_none_is_lost_and_each_is_applied_once(shop: Shop) -> None:
     seed = os.environ.get("TXPOOL_CRASH_SEED") or str(random.randrange(10**6))
     print("seed", seed)
@@ -175,6 +176,7 @@ def test_a_session_of_kafkas_has_the_id(shop: Shop) -> None:
     session.close()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("broker", ["jms"], indirect=True)
 def test_a_session_of_jmss_has_the_id_once_there_is_a_queue(shop: Shop) -> None:
     """And the key, in a header whose name is one of Java's. A queue that is missing is no fault of the message."""

@@ -36,6 +36,7 @@ def struck(nth: int, work: Callable[[], object]) -> bool:
     return bool(hit)
 
 
+@pytest.mark.costly
 def test_a_delivery_that_is_interrupted(place: Place) -> None:
     for number in itertools.count(1):
         place.send(f"{number}.1", f"{number}.2", key="k")

@@ -47,6 +47,7 @@ def postgres(require: Require) -> Iterator[LoggedPostgres]:
         yield server
 
 
+@pytest.mark.costly
 def test_a_long_message_is_whole_in_the_log(postgres: LoggedPostgres) -> None:
     """Many sessions log at once what is longer than a pipe takes at once."""
     log = ServerLog(postgres)

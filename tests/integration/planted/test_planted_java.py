@@ -58,6 +58,7 @@ connection.close()
 """
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", _PLANTS)
 def test_no_function_in_h2_or_derby_is_called(tmp_path: Path, jdbc_jars: Jars, kind: str) -> None:
     places = JdbcPlaces(tmp_path, jdbc_jars, lambda name: None)
@@ -95,6 +96,7 @@ def postgres(require: Require) -> Iterator[LoggedPostgres]:
         yield server
 
 
+@pytest.mark.costly
 def test_each_name_in_a_statement_for_postgresql_has_its_schema(
     tmp_path: Path, strangers: Strangers, jdbc_jars: Jars
 ) -> None:

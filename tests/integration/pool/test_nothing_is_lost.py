@@ -63,7 +63,7 @@ class Struck(BaseException):
     """An exception from outside, as a thread's cancellation is."""
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_no_connection_is_lost_under_asynchronous_exceptions(
     pooled: Callable[..., DataSource], databases: Databases
@@ -105,7 +105,7 @@ def test_no_connection_is_lost_under_asynchronous_exceptions(
     nothing_is_lost(datasource, databases, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_no_connection_is_lost_under_timeouts_and_kills(
     pooled: Callable[..., DataSource], databases: Databases
 ) -> None:
@@ -145,7 +145,7 @@ FAULTS = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_ten_thousand_borrows_with_a_random_fault_in_each_step(
     pooled: Callable[..., DataSource], databases: Databases

@@ -93,6 +93,7 @@ def assert_all_is_ended(site: Site, mariadb: MySQLServer) -> None:
     assert site.kept() == {}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("where", ["connecting", *POSTGRESQL])
 def test_a_postgresql_that_freezes_holds_up_no_other(site: Site, mariadb: MySQLServer, where: str) -> None:
     leave_two_transactions(site)
@@ -119,6 +120,7 @@ def test_a_postgresql_that_freezes_holds_up_no_other(site: Site, mariadb: MySQLS
     assert_all_is_ended(site, mariadb)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("driver", ["pymysql", "mysqlclient"])
 @pytest.mark.parametrize("where", ["connecting", *MARIADB])
 def test_a_mariadb_that_freezes_holds_up_no_other(
@@ -152,6 +154,7 @@ def test_a_mariadb_that_freezes_holds_up_no_other(
     assert_all_is_ended(site, mariadb)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("command", [("list",), ("show",), ("scan",)], ids=lambda each: each[0])
 def test_a_command_answers_and_names_the_frozen_database(
     site: Site, mariadb: MySQLServer, command: tuple[str, ...]
@@ -167,6 +170,7 @@ def test_a_command_answers_and_names_the_frozen_database(
     assert "no answer within 5 s (recovery.step-timeout)" in done.stdout + done.stderr
 
 
+@pytest.mark.costly
 def test_the_check_answers_and_names_the_frozen_database(site: Site, mariadb: MySQLServer) -> None:
     extend(site, STEP)
     with stopped(mariadb):
@@ -176,6 +180,7 @@ def test_the_check_answers_and_names_the_frozen_database(site: Site, mariadb: My
     assert "the server cannot be reached" in output.partition("datasource shop")[2]
 
 
+@pytest.mark.costly
 def test_the_status_page_names_the_frozen_database(site: Site, mariadb: MySQLServer) -> None:
     extend(site, STEP, "status.address = 127.0.0.1:0")
     with stopped(mariadb), running_daemon(site) as (_, url):
@@ -226,6 +231,7 @@ def test_sigterm_ends_the_daemon_while_postgresql_is_frozen(site: Site, where: s
         assert "one" in said.partition("recovery ends after")[2]
 
 
+@pytest.mark.costly
 def test_sigterm_ends_the_daemon_while_the_log_is_frozen(tmp_path: Path, databases: Any) -> None:
     site = Site(tmp_path, databases, store="sql")
     proxy = Proxy(databases.server.port)

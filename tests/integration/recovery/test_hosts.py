@@ -125,6 +125,7 @@ def test_the_daemon_of_another_host_ends_what_a_killed_coordinator_left(
     assert site.kept() == {}
 
 
+@pytest.mark.costly
 def test_it_leaves_alone_what_it_was_not_given(site: Site) -> None:
     expected = dict.fromkeys(MARKED, 0)
     for names, point, commits in POINTS:
@@ -141,6 +142,7 @@ def test_it_leaves_alone_what_it_was_not_given(site: Site) -> None:
     assert site.counts() == expected
 
 
+@pytest.mark.costly
 def test_what_the_log_does_not_know_is_an_alarm_where_every_node_is_ours(site: Site) -> None:
     """Neither a node that has never been in it, nor a lost name of a known one; unless others have prepared it."""
     site.killed(WRITER, *BOTH, failpoints="coordinator.prepared=kill")
@@ -166,6 +168,7 @@ def test_what_the_log_does_not_know_is_an_alarm_where_every_node_is_ours(site: S
     assert site.command("scan", conf="elsewhere").returncode == ExitCode.OK
 
 
+@pytest.mark.costly
 def test_the_list_of_one_node(site: Site, stays: Stays) -> None:
     for node in ("etl-1", "etl-2"):
         stays("coordinator.prepared", *BOTH, node=node)[0].kill()
@@ -197,6 +200,7 @@ def test_what_others_have_prepared_under_a_name_that_the_log_does_not_know_is_no
         site.databases.execute("one", "drop role mallory")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("names", "point", "committed"), POINTS)
 def test_by_hand_once_the_log_was_adopted_and_knows_no_node(
     site: Site, names: tuple[str, ...], point: str, committed: bool

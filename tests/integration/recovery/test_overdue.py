@@ -48,7 +48,7 @@ def stopped(site: Site, *names: str, timeout: str = "2") -> Iterator[tuple[Any, 
         process.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_38_a_stopped_process_is_told_of_by_scan_list_and_show(stored: Site) -> None:
     with stopped(stored, *BOTH) as (process, gtrid):
         until(lambda: stored.command("scan").returncode == ExitCode.OVERDUE)
@@ -176,7 +176,7 @@ def test_38_what_is_decided_is_its_process_s_however_long_it_hangs(stored: Site)
     assert numbers(stored, "one") == numbers(stored, "two") == [1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_38_a_recovery_that_is_killed_behind_the_abort_record_and_one_that_may_not_begin(stored: Site) -> None:
     plain = stored.conf.read_text().strip()
     extend(stored, "recovery.overdue-rollback = 1s")
@@ -244,7 +244,7 @@ def test_38_a_server_that_tells_no_age_and_holds_the_branch_for_its_session(
     mariadb.empty()
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize("point", ["log.record", "coordinator.decided"])
 def test_38_commands_tell_of_it_though_the_server_tells_no_age(
     site: Site, mariadb: MySQLServer, monkeypatch: pytest.MonkeyPatch, point: str

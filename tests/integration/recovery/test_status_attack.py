@@ -134,7 +134,7 @@ def site(site: Site) -> Site:
     return site
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_recovery_goes_on_while_its_page_is_attacked(site: Site) -> None:
     site.write("recovery", site.conf.read_text().replace("recovery.period = 3600", "recovery.period = 0.2").strip())
     with daemon(site) as (process, url):
@@ -156,6 +156,7 @@ def test_recovery_goes_on_while_its_page_is_attacked(site: Site) -> None:
         assert wrong not in said
 
 
+@pytest.mark.costly
 def test_it_ends_cleanly_while_a_thousand_connections_are_open_and_no_descriptor_is_free(site: Site) -> None:
     with daemon(site) as (process, url), closing(Attack(url)) as attack:
         with exhausted(process):

@@ -33,6 +33,7 @@ STRANGER = make_xid(make_gtrid("etl-1", "strange00000", 1), 0, "one").joined
 TOKEN = "a token of the page"
 
 
+@pytest.mark.costly
 def test_an_operator_sees_what_is_in_doubt_and_why(site: Site, browse: Browse, tmp_path: Path) -> None:
     site.killed(WRITER, "one", "two", failpoints="coordinator.decided=kill")
     (gid,) = [gid for gid in site.databases.prepared() if ":two:" in gid]

@@ -121,6 +121,7 @@ def test_what_is_wrong_is_said_and_nothing_is_written(arguments: list[str], word
     assert not Path("conf").exists() or not os.listdir("conf")
 
 
+@pytest.mark.costly
 def test_a_database_over_jdbc(tmp_path: Path) -> None:
     jars = find_jars()
     if jars is None:

@@ -55,6 +55,7 @@ def texts(draw: st.DrawFn, database: str) -> str:
     return ";".join(pieces)
 
 
+@pytest.mark.costly
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(text=texts("postgresql"))
 def test_postgresql(databases: Databases, text: str) -> None:
@@ -76,6 +77,7 @@ def test_postgresql(databases: Databases, text: str) -> None:
 MODES = ["", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES,ANSI_QUOTES", "MSSQL"]
 
 
+@pytest.mark.costly
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(text=texts("mysql"))
 def test_mariadb(mariadb: MySQLServer, text: str) -> None:

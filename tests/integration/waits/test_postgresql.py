@@ -236,6 +236,7 @@ def test_a_look_needs_no_connection_of_the_pool_and_keeps_none(
     assert len(looks) == once
 
 
+@pytest.mark.costly
 def test_a_database_that_freezes_stops_one_look_only(watched: Site, caplog: pytest.LogCaptureFixture) -> None:
     configure("etl-2")
     gtrid = left_by_a_dead_process(watched, *BOTH)

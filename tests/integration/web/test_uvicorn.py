@@ -200,6 +200,7 @@ def test_a_program_that_goes_down_cancels_an_endpoint_whose_thread_goes_on(web_s
     assert server.counts == (0, 0)
 
 
+@pytest.mark.costly
 def test_a_program_that_goes_down_hears_the_outcome_first(web_site: Site) -> None:
     """Which nobody else would say: the request is cancelled."""
     server = Served(web_site, ["tests.integration.web.fastapi_app"])

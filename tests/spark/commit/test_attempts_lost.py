@@ -99,6 +99,7 @@ _PREPARES_LATE = """
 """
 
 
+@pytest.mark.costly
 def test_each_partition_is_written_once_whichever_attempt_is_lost(
     local_cluster: Callable[..., str], databases: Databases, tmp_path: Path
 ) -> None:

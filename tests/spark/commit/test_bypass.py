@@ -86,7 +86,7 @@ def require_refusal(text: str, gtrid: str) -> None:
     assert "Nothing was written. Run the function by txpool.spark.foreach_partition()" in text
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_every_form_is_refused_and_nothing_stays(spark: SparkSession, databases: Databases, sources: Path) -> None:
     spark.sparkContext.parallelize([str(sources)] * 2, 2).foreach(keep)
     with pytest.raises(Exception, match="Nothing was written") as caught, transaction() as tx:
@@ -125,6 +125,7 @@ def test_what_is_declared_to_be_outside_is_not_refused(
     assert databases.prepared() == []
 
 
+@pytest.mark.costly
 def test_threads_of_the_driver(spark: SparkSession, databases: Databases, sources: Path) -> None:
     """Each has its own, or none; of one that has inherited the property, what it began while that was open counts."""
     ended = threading.Event()

@@ -133,7 +133,7 @@ def test_a_partition_that_fails_leaves_nothing_of_any(spark: SparkSession, datab
     assert tx.gtrid in tx._log.finished()  # type: ignore[union-attr]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_what_is_prepared_after_the_rollback_is_swept_by_recovery(spark: SparkSession, databases: Databases) -> None:
     # The server goes on with the PREPARE of partition 0, whose client is killed meanwhile with the rest of the job.
     databases.execute(
@@ -186,7 +186,7 @@ def test_a_marked_datasource_is_refused_in_a_task(spark: SparkSession, databases
     assert not (folder / "ledger.db").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_a_timeout_cancels_the_job(spark: SparkSession, databases: Databases) -> None:
     def sleep(partition: int) -> None:
         from txpool.datasource import connect
@@ -208,7 +208,7 @@ def test_slots_are_counted_before_the_job(spark: SparkSession, databases: Databa
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_a_task_that_finds_no_slot_says_so_and_all_is_freed(spark: SparkSession, databases: Databases) -> None:
     rows = spark.sparkContext.parallelize(range(70), 70)
     with pytest.raises(Exception, match=r"each of its 70 partitions\. Write fewer partitions"), transaction():

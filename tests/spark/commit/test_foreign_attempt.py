@@ -51,6 +51,7 @@ _SCRIPT = """
 """
 
 
+@pytest.mark.costly
 def test_what_somebody_else_has_prepared_under_an_attempts_name_is_not_adopted(
     local_cluster: Callable[..., str], databases: Databases, tmp_path: Path
 ) -> None:

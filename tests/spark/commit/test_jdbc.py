@@ -87,6 +87,7 @@ def write(rows: Iterator[Any]) -> None:
             cursor.execute(f"insert into landed values ({one}, {one})", [row.id, partition])
 
 
+@pytest.mark.costly
 def test_partitions_commit_with_the_driver_and_roll_back_with_it(spark: SparkSession, site: Site) -> None:
     with txpool.transaction():
         report = foreach_partition(spark.range(20).repartition(2), write)

@@ -123,6 +123,7 @@ def recover(folder: Path) -> None:
     assert (report.heuristics, report.alarms) == ((), ())
 
 
+@pytest.mark.costly
 def test_each_row_is_sent_once_whichever_attempt_or_driver_is_lost(
     spark_process: Callable[..., subprocess.Popen[str]], kafka: Broker, topics: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def writer(*files: str, then: Callable[[int], object] = lambda partition: None) 
     return write
 
 
+@pytest.mark.costly
 def test_what_tasks_write_commits_with_what_the_driver_writes(spark: SparkSession, site: Site) -> None:
     with txpool.transaction() as tx:
         report = foreach_partition(spark.range(20).repartition(3), writer(*FILES))
@@ -160,7 +161,7 @@ _SCRIPT = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_an_attempt_that_died_prepared_is_rolled_back_and_written_again(
     local_cluster: Callable[..., str], site: Site, tmp_path: Path
 ) -> None:

@@ -143,6 +143,7 @@ def landed(databases: Databases, name: str) -> dict[str, list[tuple[Any, ...]]]:
     return found
 
 
+@pytest.mark.costly
 def test_each_partition_lands_once_whichever_attempt_is_lost(
     local_cluster: Callable[..., str], databases: Databases, place: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_each_partition_lands_once_whichever_attempt_is_lost(
     assert databases.prepared() == []
 
 
+@pytest.mark.costly
 def test_a_copy_of_a_slow_task_does_nothing_twice(
     local_cluster: Callable[..., str], cluster: str, databases: Databases, place: Path
 ) -> None:

@@ -123,6 +123,7 @@ def refused(databases: Databases, work: Callable[[], object], message: str) -> B
     return raised[0]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("strategy", "who"), [("direct", "partition 0"), ("staged", "the driver")])
 def test_a_later_append_of_the_same_key(spark: SparkSession, databases: Databases, strategy: Any, who: str) -> None:
     def work() -> None:
@@ -148,7 +149,7 @@ def test_a_later_save_of_the_same_key(spark: SparkSession, databases: Databases)
     refused(databases, work, r"in Spark write 10\d+ the driver waits in one \(public.landed\) for what write 0 has")
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_what_the_driver_has_written_before(spark: SparkSession, databases: Databases) -> None:
     def same_key() -> None:
         connect("one.properties").cursor().execute("insert into landed values (7, 'driver')")
@@ -164,7 +165,7 @@ def test_what_the_driver_has_written_before(spark: SparkSession, databases: Data
         assert "can only roll back" in "".join(error.__notes__)
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_two_partitions_with_the_same_key(spark: SparkSession, databases: Databases) -> None:
     def direct() -> None:
         write_table(frame(spark, 4).union(frame(spark, 3, 7)), "one.properties", "landed", strategy="direct")
@@ -177,6 +178,7 @@ def test_two_partitions_with_the_same_key(spark: SparkSession, databases: Databa
         refused(databases, work, message)
 
 
+@pytest.mark.costly
 def test_a_partition_that_queues_behind_a_stranger(spark: SparkSession, databases: Databases) -> None:
     dsn = databases.dsn("one")
 
@@ -202,7 +204,7 @@ def test_a_partition_that_queues_behind_a_stranger(spark: SparkSession, database
     assert raised == []
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_strangers_on_either_side_are_left_alone(spark: SparkSession, databases: Databases) -> None:
     # One that nobody uses, and that never answers.
     register(DataSource("gone", driver="psycopg", mode="xa", url="postgresql://nobody@127.0.0.1:1/gone"))

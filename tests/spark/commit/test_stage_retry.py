@@ -106,6 +106,7 @@ _SCRIPT = """
 """
 
 
+@pytest.mark.costly
 def test_a_partition_that_a_failed_stage_has_prepared(
     local_cluster: Callable[..., str], databases: Databases, tmp_path: Path
 ) -> None:

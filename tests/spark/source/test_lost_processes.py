@@ -89,6 +89,7 @@ def test_executors_that_die_while_they_copy_and_once_they_are_done(
     assert leftovers(databases) == []
 
 
+@pytest.mark.costly
 def test_a_worker_that_outlives_its_executor_prepares_no_part_of_its_rows(
     local_cluster: Callable[..., str], databases: Databases, sources: Path
 ) -> None:
@@ -107,7 +108,7 @@ def test_a_worker_that_outlives_its_executor_prepares_no_part_of_its_rows(
     assert leftovers(databases) == []
 
 
-@pytest.mark.part(2)
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("table", "point", "prepared", "rows"),
     [("plain", "coordinator.prepared", 3, 0), ("keyed", "coordinator.begin", 0, 0)],
@@ -137,6 +138,7 @@ def test_a_rerun_ends_what_a_killed_driver_has_left(
     assert leftovers(databases) == []
 
 
+@pytest.mark.costly
 def test_a_stream_goes_on_where_its_driver_was_killed(
     spark: SparkSession,
     spark_process: Callable[..., subprocess.Popen[str]],

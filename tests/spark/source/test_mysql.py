@@ -48,6 +48,7 @@ def rows(server: MySQLServer) -> list[tuple[Any, ...]]:
     return server.execute("select id, who from landed order by id", database="one")
 
 
+@pytest.mark.costly
 def test_a_write_is_a_transaction_or_a_part_of_one(spark: SparkSession, server: MySQLServer) -> None:
     save(frame(spark, 10))
     assert rows(server) == new(10)

@@ -61,6 +61,7 @@ def put(folder: Path, number: int) -> None:
     (folder / f"{number}.json").write_text("\n".join(lines))
 
 
+@pytest.mark.costly
 def test_every_row_lands_exactly_once_whenever_the_driver_is_killed(
     spark: SparkSession, spark_process: Callable[..., subprocess.Popen[str]], databases: Databases, sources: Path
 ) -> None:
@@ -136,7 +137,7 @@ def counts(databases: Databases) -> list[tuple[Any, ...]]:
     return [*databases.rows("one", _COUNT), *databases.rows("two", _COUNT)]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_a_name_is_recognised_on_another_checkpoint(
     stream: Callable[..., list[int]], databases: Databases, sources: Path
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_name_is_recognised_on_another_checkpoint(
     assert databases.rows("one", "select batch from txpool_spark.writes where transaction_id = 'late'") == [(1,)]
 
 
+@pytest.mark.costly
 def test_what_fails_rolls_back_and_comes_again(
     stream: Callable[..., list[int]], databases: Databases, sources: Path
 ) -> None:
@@ -189,6 +191,7 @@ def test_what_fails_rolls_back_and_comes_again(
     assert counts(databases) == [(5, 5), (5, 5)]
 
 
+@pytest.mark.costly
 def test_the_transaction_around_a_start_is_not_the_batch_s(
     stream: Callable[..., list[int]], databases: Databases
 ) -> None:
@@ -213,6 +216,7 @@ def test_the_transaction_around_a_start_is_not_the_batch_s(
     assert stream() == []
 
 
+@pytest.mark.costly
 def test_offsets_are_the_same_each_time_that_a_batch_runs(spark: SparkSession, sources: Path) -> None:
     spark.range(9).write.parquet(str(sources / "static"))
     seen: list[Any] = []

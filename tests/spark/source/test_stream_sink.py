@@ -72,7 +72,7 @@ def rows(databases: Databases, table: str = "plain", name: str = "one") -> list[
     return databases.rows(name, f"select * from {table} order by 1")
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_a_batch_that_comes_again_is_skipped(
     spark: SparkSession, databases: Databases, arrive: Callable[..., None]
 ) -> None:
@@ -95,7 +95,7 @@ def test_a_batch_that_comes_again_is_skipped(
     assert databases.prepared() == []
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_upserts_and_whole_results(spark: SparkSession, databases: Databases, arrive: Callable[..., None]) -> None:
     numbered = stream(spark).selectExpr("id", "id % 10 as n")
     totals = stream(spark).groupBy("id").agg({"who": "count"}).withColumnRenamed("count(who)", "n")
@@ -120,6 +120,7 @@ def test_a_stream_belongs_to_no_transaction(
     assert rows(databases) == [(1, "new")]
 
 
+@pytest.mark.costly
 def test_the_format_within_a_batch_is_a_part_of_it(
     spark: SparkSession, databases: Databases, arrive: Callable[..., None]
 ) -> None:

@@ -120,6 +120,7 @@ def breaking(dsn: str, batches: Iterator[Any]) -> Iterator[Any]:
         raise ValueError("broken")
 
 
+@pytest.mark.costly
 def test_where_there_is_no_transaction_it_is_one(spark: SparkSession, databases: Databases) -> None:
     save(frame(spark, 10), "keyed")
     save(frame(spark, 0), "keyed", "append")
@@ -134,7 +135,7 @@ def test_where_there_is_no_transaction_it_is_one(spark: SparkSession, databases:
     assert rows(databases, "plain") == databases.prepared() == staging(databases) == []
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_modes(spark: SparkSession, databases: Databases) -> None:
     databases.execute("one", "insert into keyed values (-5, 'old', 1), (3, 'old', 1)")
     save(frame(spark, 10), "keyed", upsertKeys="id")
@@ -157,6 +158,7 @@ def test_modes(spark: SparkSession, databases: Databases) -> None:
     assert (sent, number) == ('("2020-07-01 12:00:00","{1,NULL}","1500-01-01 00:00:00")', 2)
 
 
+@pytest.mark.costly
 def test_too_few_slots_go_staged_task_by_task(spark: SparkSession, databases: Databases) -> None:
     ((maximum,),) = databases.rows("one", "select current_setting('max_prepared_transactions')::int")
     with closing(_Others(maximum - 3)):
@@ -195,7 +197,7 @@ class _Others:
         self._kept.release()
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_a_name_of_its_own_makes_a_rerun_harmless(spark: SparkSession, databases: Databases) -> None:
     for table in ("plain", "keyed"):
         save(frame(spark, 10), table, transactionId="nightly")
@@ -209,7 +211,7 @@ def test_a_name_of_its_own_makes_a_rerun_harmless(spark: SparkSession, databases
     assert databases.prepared() == staging(databases) == []
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_what_cannot_be_told_is_refused(spark: SparkSession, databases: Databases) -> None:
     few = frame(spark, 3)
 
@@ -267,6 +269,7 @@ def test_row_policies_are_heeded(spark: SparkSession, databases: Databases) -> N
     assert rows(databases, "plain") == new(3)
 
 
+@pytest.mark.costly
 def test_a_timeout_ends_the_job(spark: SparkSession, databases: Databases) -> None:
     def sleep(batches: Iterator[Any]) -> Iterator[Any]:
         import time
@@ -279,7 +282,7 @@ def test_a_timeout_ends_the_job(spark: SparkSession, databases: Databases) -> No
     assert rows(databases, "plain") == databases.prepared() == staging(databases) == []
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_what_does_not_fit_is_said_before_any_task_runs(spark: SparkSession, databases: Databases) -> None:
     databases.execute("one", "create table deep (id bigint, doc jsonb, at timestamp[])")
     few = frame(spark, 3)

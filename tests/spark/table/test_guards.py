@@ -71,7 +71,7 @@ def app(databases: Databases, sources: Path) -> Iterator[str]:
     databases.execute("one", "drop owned by app; drop role app")
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_what_the_user_may_not_do(spark: SparkSession, databases: Databases, app: str, sources: Path) -> None:
     df = spark.range(3).selectExpr("id", "'new' as who")
 

@@ -170,7 +170,6 @@ _SCRIPT = """
 """
 
 
-@pytest.mark.part(2)
 @pytest.mark.parametrize(("point", "skips"), [("coordinator.prepared", False), ("coordinator.decided", True)])
 def test_a_rerun_after_the_driver_was_killed(
     spark: SparkSession,
@@ -215,7 +214,6 @@ _HALF = """
 
 
 @pytest.mark.slow
-@pytest.mark.part(3)
 @pytest.mark.parametrize("way", ["foreach_partition", "write_table", "format"])
 def test_a_rerun_waits_for_no_task_of_a_killed_driver(
     spark: SparkSession,

@@ -138,7 +138,6 @@ _SCRIPT = """
 """
 
 
-@pytest.mark.part(2)
 @pytest.mark.parametrize(("point", "ends"), [("coordinator.prepared", "direct"), ("coordinator.decided", "skipped")])
 def test_a_rerun_ends_what_a_killed_driver_has_left(
     spark: SparkSession,
@@ -167,7 +166,7 @@ def shuffling(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(name, value)
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.usefixtures("shuffling")
 def test_each_partition_lands_exactly_once(spark: SparkSession, databases: Databases, sources: Path) -> None:
     describe(sources, "ledger", databases.url("one"), "mode = cmr")

@@ -74,6 +74,7 @@ def require_nothing_else(lake: Path, *tables: StaticTable) -> None:
     assert sorted(each.name for each in (lake / "_txpool").iterdir()) == ["catalog", "identity"]
 
 
+@pytest.mark.costly
 def test_append_and_overwrite_beside_a_database(spark: Any, lake: Path, databases: Any) -> None:
     databases.execute("two", "create table done (id bigint)")
     rows = spark.range(100, numPartitions=3).selectExpr("id", "cast(id % 3 as int) as part")

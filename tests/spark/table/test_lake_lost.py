@@ -41,6 +41,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.costly
 def test_executors_that_die_and_then_the_driver(
     spark_process: Callable[..., subprocess.Popen[str]], lake: Path, databases: Any
 ) -> None:

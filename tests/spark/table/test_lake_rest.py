@@ -22,6 +22,7 @@ def site(tmp_path: Path) -> Iterator[RestSite]:
         yield found
 
 
+@pytest.mark.costly
 def test_tasks_append_beside_a_database(spark: Any, site: RestSite) -> None:
     df = spark.range(100, numPartitions=3)
     with failpoints.arming("coordinator.decided", lambda: site.foreign(1000, "orders")), txpool.transaction():

@@ -55,6 +55,7 @@ def landed(sources: Path, databases: Databases) -> Callable[[], list[list[int]]]
     return look
 
 
+@pytest.mark.costly
 def test_each_batch_lands_once(spark: SparkSession, sources: Path, landed: Callable[[], list[list[int]]]) -> None:
     (sources / "in").mkdir()
 

@@ -74,6 +74,7 @@ def recover(*sources: DataSource) -> None:
     log.close()
 
 
+@pytest.mark.costly
 def test_executors_that_die_while_they_copy_and_once_they_have_prepared(
     local_cluster: Callable[..., str], databases: Databases, folder: Path
 ) -> None:
@@ -112,7 +113,6 @@ _BOTH_KINDS = """
 """
 
 
-@pytest.mark.part(2)
 @pytest.mark.parametrize(("point", "rows"), [("coordinator.prepared", 1), ("coordinator.decided", 40_000)])
 def test_recovery_ends_a_killed_driver_and_sweeps_what_it_staged(
     spark_process: Callable[..., subprocess.Popen[str]],
@@ -134,6 +134,7 @@ def test_recovery_ends_a_killed_driver_and_sweeps_what_it_staged(
     assert (databases.prepared(), staging(databases)) == ([], 0)
 
 
+@pytest.mark.costly
 def test_a_marked_databases_staging_table_is_swept_behind_its_tombstone(
     spark_process: Callable[..., subprocess.Popen[str]],
     databases: Databases,

@@ -54,6 +54,7 @@ def test_what_tasks_have_prepared_ends_with_the_transaction(spark: SparkSession,
     assert (server.names(), ask("select count(*) from landed"), mysql.left(server)) == ([], [(9,)], [])
 
 
+@pytest.mark.costly
 def test_two_partitions_of_one_key_do_not_wait_for_ever(spark: SparkSession, server: MySQLServer, ask: Any) -> None:
     """The second waits for the first, whose branch stays prepared: so the rows are staged, and the key is told."""
     df = frame(spark, 4, partitions=2).selectExpr("who", "id % 2 as id")
@@ -97,6 +98,7 @@ def test_the_format_writes_direct_where_no_retry_can_wait(spark: SparkSession, s
         frame(spark, 9).write.format("txpool").options(**options, dbtable="landed").mode("append").save()
 
 
+@pytest.mark.costly
 def test_the_lengths_of_texts_at_their_bounds(spark: SparkSession, ask: Any) -> None:
     """And rows of which one statement has fewer than of others, or none at all."""
     ask("create table texts (id int primary key, given int, text longtext character set utf8mb4, more double)")

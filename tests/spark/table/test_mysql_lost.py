@@ -113,7 +113,6 @@ _WRITES = """
 """
 
 
-@pytest.mark.part(2)
 @pytest.mark.parametrize("point", ["coordinator.prepared", "coordinator.decided"])
 def test_recovery_ends_a_killed_driver_and_sweeps_what_it_left(
     spark_process: Callable[..., subprocess.Popen[str]],
@@ -138,6 +137,7 @@ def test_recovery_ends_a_killed_driver_and_sweeps_what_it_left(
         assert count(server, "made") == 4_000
 
 
+@pytest.mark.costly
 def test_a_rerun_after_the_driver_was_killed_finds_no_table_that_was_only_begun(
     spark_process: Callable[..., subprocess.Popen[str]], server: MySQLServer, tmp_path: Path
 ) -> None:

@@ -314,6 +314,7 @@ def few(small: EmbeddedPostgres, sources: Path) -> DataSource:
     return DataSource.from_properties("few.properties")
 
 
+@pytest.mark.costly
 def test_many_partitions_need_few_slots(spark: SparkSession, few: DataSource, small: EmbeddedPostgres) -> None:
     with pytest.raises(OperationalError, match=r"200 partitions need 200 .* and 5 are free"):
         write_table(frame(spark, 400, partitions=200), few, "landed", strategy="direct", max_partitions=200)

@@ -178,6 +178,7 @@ def _samples(columns: Sequence[Narrow], name: str) -> Iterator[tuple[Narrow, Any
         yield order[number % len(order)], values[-1 - number // len(order) % len(values)]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("target", ["postgresql", "mariadb", "mysql8", "sqlite"])
 def test_it_arrives_equal_or_the_write_fails(
     spark: SparkSession, databases: Databases, sources: Path, target: str, request: pytest.FixtureRequest
@@ -293,6 +294,7 @@ _MYSQL_HELD: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("target", ["postgresql", "mariadb", "mysql8"])
 def test_a_row_of_sparks_arrives_as_it_is_handed_over(
     spark: SparkSession, databases: Databases, sources: Path, target: str, request: pytest.FixtureRequest

@@ -98,6 +98,7 @@ _TASKS = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("strategy", ["direct", "staged"])
 def test_postgresql_in_the_task(spark: SparkSession, databases: Databases, strategy: Any) -> None:
     """The second of two partitions has the value: nothing of the first stays."""
@@ -180,6 +181,7 @@ def test_nested_data_keep_null_fields_and_microseconds(
         assert json.loads(file.execute("select x from t").fetchone()[0]) == _SHOWN
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", ["mariadb", "mysql8"])
 def test_mariadb_and_mysql(spark: SparkSession, sources: Path, kind: str, request: pytest.FixtureRequest) -> None:
     server: MySQLServer = request.getfixturevalue(kind)

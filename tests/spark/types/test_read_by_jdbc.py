@@ -30,6 +30,7 @@ _SCRIPT = """
 """
 
 
+@pytest.mark.costly
 def test_sparks_own_reader_reads_what_was_sent(
     local_cluster: LocalCluster, databases: Databases, tmp_path: Path, require: Require
 ) -> None:

@@ -188,6 +188,7 @@ def _connectable(text: str) -> bool:
     return "127.0.0.1" in text or "[::1]" in text or "FUZZ_" in text
 
 
+@pytest.mark.costly
 @fuzzed(urls())
 def test_a_url_of_a_datasource(carrier: tuple[str, str]) -> None:
     url, password = carrier
@@ -213,6 +214,7 @@ def test_a_url_of_a_datasource(carrier: tuple[str, str]) -> None:
                 seen.settings("environment", DataSourceSettings.load(name="orders", driver="psycopg"))
 
 
+@pytest.mark.costly
 @fuzzed(urls())
 def test_a_url_of_a_log(carrier: tuple[str, str]) -> None:
     url, _ = carrier
@@ -238,6 +240,7 @@ def test_a_url_of_a_log(carrier: tuple[str, str]) -> None:
                 seen.show("check", json.dumps(check(file).as_dict(), ensure_ascii=False))
 
 
+@pytest.mark.costly
 @fuzzed(
     passwords,
     st.sampled_from(

@@ -48,6 +48,7 @@ def strike(work: object, striker: Striker) -> None:
     assert ambient_variable.get() is None, striker.places
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("work", [block, nested])
 def test_nothing_stays_ambient(work: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "pyspark", raising=False)  # a JVM would be told of each transaction

@@ -43,6 +43,7 @@ def test_rows_of_two_tables_and_a_ledger_appear_together(tables: Tables) -> None
     assert tables.unnamed() == set()
 
 
+@pytest.mark.costly
 def test_the_conformance_kit(tables: Tables) -> None:
     run = run_cases(DataSourceSettings.load(tables.file), patience=1)
     failed = [each for each in run.results if each.verdict is Verdict.FAILED]

@@ -38,6 +38,7 @@ def count(site: Site) -> int:
         return int(connection.execute("select count(*) from t").fetchall()[0][0])
 
 
+@pytest.mark.costly
 def test_a_process_that_is_killed(site: Site) -> None:
     expected = 0
     for point, written in POINTS.items():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.conftest import Databases
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_it_passes_the_kit(ducks: DataSource) -> None:
     found = run_cases(ducks.settings, patience=5)
     assert found.passed, (found.trouble, [(each.case.name, each.reason) for each in found.results])

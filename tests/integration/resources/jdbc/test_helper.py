@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.conftest import Require
 
 
+@pytest.mark.costly
 def test_the_shipped_classes_are_what_the_source_compiles_to(require: Require) -> None:
     require(shutil.which("javac"), "a Java compiler: apt-get install default-jdk-headless")
     answer = subprocess.run(["javac", "-version"], capture_output=True, text=True, check=True).stdout

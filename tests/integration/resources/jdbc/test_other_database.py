@@ -92,6 +92,7 @@ def insert(source: DataSource, number: int) -> None:
     source.connect().cursor().execute("insert into t (id) values (?)", (number,))
 
 
+@pytest.mark.costly
 def test_a_driver_that_fails_to_tell_the_key_of_a_row_has_inserted_it(source: DataSource) -> None:
     """HSQLDB's answers with a closed result from the second INSERT on, where the table makes no keys."""
     for number in (1, 2, 3):

@@ -34,6 +34,7 @@ with txpool.transaction():
 """
 
 
+@pytest.mark.costly
 def test_the_daemon_ends_cleanly_with_a_jvm_inside(
     jdbc_places: JdbcPlaces, databases: Databases, tmp_path: Path
 ) -> None:

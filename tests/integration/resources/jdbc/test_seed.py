@@ -109,6 +109,7 @@ def place(tmp_path: Path, databases: Databases, jdbc_jars: Jars) -> Place:
     return place
 
 
+@pytest.mark.costly
 def test_the_seeds_file_as_it_is(place: Place) -> None:
     done = place.run("-c", PROGRAM)
     assert done.stdout.splitlines() == ["[(43, 'Narayana')]"], done.stderr
@@ -117,6 +118,7 @@ def test_the_seeds_file_as_it_is(place: Place) -> None:
     assert place.databases.prepared() == []
 
 
+@pytest.mark.costly
 def test_it_is_recovered(place: Place) -> None:
     """The other databases get the decision. The seed's own is in a process's memory: its part is gone with that."""
     killed = place.run("-c", PROGRAM, "coordinator.decided")

@@ -81,6 +81,7 @@ def test_32_a_table_that_a_stranger_has_made_is_no_table_of_marks(strangers: Str
     assert ran(strangers.databases) == []
 
 
+@pytest.mark.costly
 def test_32_nor_is_one_in_a_schema_of_ours(strangers: Strangers, ledger: Ledger) -> None:
     """As on clusters of before PostgreSQL 15, where everybody may create tables in public."""
     strangers.admin("grant create on schema public to mallory")

@@ -245,7 +245,7 @@ def test_galera_is_refused(require: Require, tmp_path: Path, monkeypatch: pytest
         assert place.check().about("xa") == []
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_mysql_with_a_binary_log_is_refused_before_8_0_30(
     mysql8: MySQLServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -271,6 +271,7 @@ def test_the_answer_to_one_phase_is_lost(world: BranchDatabase) -> None:
     assert world.rows() == [1]
 
 
+@pytest.mark.costly
 @pytest.mark.crash
 def test_a_server_that_was_restored_from_an_older_backup_proves_nothing(world: BranchDatabase, tmp_path: Path) -> None:
     """The branch is decided, and the server that comes back has never had it: that is no success, in no process."""

@@ -70,7 +70,7 @@ def test_an_old_snapshot_sees_the_record(managed: BranchDatabase) -> None:
     assert managed.rows() == [1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_of_two_at_once_one_waits(managed: BranchDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txpool.idempotency.once._LOCK_TIMEOUTS_MS", (1_000, 1_000))
     source = managed.datasource()

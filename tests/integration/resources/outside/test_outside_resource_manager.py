@@ -164,6 +164,7 @@ def test_it_is_recovered(outside: Outside, point: str, left: int, rows: list[int
     assert outside.databases.prepared() == []
 
 
+@pytest.mark.costly
 def test_what_it_says_is_heard(outside: Outside) -> None:
     checked = outside.run("-m", "txpool", "check", "two.properties")
     assert "PostgreSQL over pg8000 answers" in checked.stdout, checked.stdout + checked.stderr

@@ -267,6 +267,7 @@ def test_a_store_that_does_not_answer(objects: Objects, monkeypatch: pytest.Monk
     assert "secret-of" not in "".join(traceback.format_exception(raised.value))
 
 
+@pytest.mark.costly
 def test_the_conformance_kit(objects: Objects) -> None:
     run = run_cases(DataSourceSettings.load(objects.file), patience=1)
     failed = [each for each in run.results if each.verdict is Verdict.FAILED]

@@ -328,6 +328,7 @@ def test_a_manifest_whose_answer_was_lost_is_rolled_back(
     assert objects.published() == {}
 
 
+@pytest.mark.costly
 def test_a_bucket_that_was_made_anew_is_another(objects: Objects) -> None:
     _, xid = prepared(objects, "a")
     objects.client.delete_object(Bucket="bucket", Key=f"{objects.hidden}identity")

@@ -99,6 +99,7 @@ def test_a_forged_ending_changes_no_outcome(ending: str, objects: Objects) -> No
     assert objects.left() == []
 
 
+@pytest.mark.costly
 def test_what_is_decided_is_not_swept_while_a_stranger_has_replaced_its_manifest(objects: Objects) -> None:
     _, xid = prepared(objects, "a")
     key = f"{objects.hidden}prepared/{xid}"

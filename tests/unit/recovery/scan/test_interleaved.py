@@ -42,7 +42,7 @@ def check(world: RecoveryWorld, what: object) -> None:
     assert world.is_clean(), (what, world.disk, world.a.prepared, world.b.prepared, world.ledger.rows)
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize("lost", [False, True], ids=["", "lock-lost"])
 @pytest.mark.parametrize("steps", COORDINATORS)
 def test_a_coordinator_that_moves_between_any_two_readings(steps: Steps, lost: bool) -> None:
@@ -107,6 +107,7 @@ def test_a_recovery_that_is_interrupted_at_any_call_and_starts_again(steps: Step
         assert stop > 5
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("steps", COORDINATORS)
 def test_a_second_recoverer_that_does_it_all_within_any_call_of_the_first(steps: Steps) -> None:
     for done in range(count_of(steps) + 1):

@@ -319,6 +319,7 @@ def test_38_a_recovery_that_is_interrupted_at_any_call_and_another_that_goes_on(
     assert not (aborted and (world.a.prepared or world.b.prepared))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("steps", [logged, marked, pointed])
 def test_38_a_coordinator_that_goes_on_between_any_two_calls(steps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped after any of its steps, and goes on by any number of them at any call of recovery's."""

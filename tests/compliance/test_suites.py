@@ -43,7 +43,7 @@ def servers(require: Require) -> Iterator[dict[str, EmbeddedPostgres]]:
     [
         pytest.param(each, id=each.id, marks=[pytest.mark.part(part)] * bool(part and not FULL))
         for each in SUITES
-        for part in [4 if each.asynchronous or each.name in {"django", "sqlalchemy"} else 0]
+        for part in [9 if each.asynchronous or each.name in {"django", "sqlalchemy"} else 0]
     ],
 )
 def test_a_suite_passes_as_on_the_bare_driver(

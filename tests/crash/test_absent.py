@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PLAIN = ("one", "two")
 LEDGER = ("one", "two", "ledger")
-pytestmark = pytest.mark.part(3)
+pytestmark = pytest.mark.part(5)
 NAMES = pytest.mark.parametrize("names", [PLAIN, LEDGER], ids=["log", "mark"])
 #: Where nothing has been committed yet, by who decides.
 DECIDED = {PLAIN: "coordinator.decided", LEDGER: "marked.committed"}

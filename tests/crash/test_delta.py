@@ -146,6 +146,7 @@ def after_any_crash(memory: Path, *, commits: bool, losses: tuple[Loss, ...] = C
     return found, len(images)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
 def test_after_any_crash_it_is_whole_and_ends_as_decided(commits: bool, memory: Path, evidence: Evidence) -> None:
     found, images = after_any_crash(memory, commits=commits)
@@ -154,6 +155,7 @@ def test_after_any_crash_it_is_whole_and_ends_as_decided(commits: bool, memory: 
     evidence.add(Count.IMAGES, images)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "edit",
     [

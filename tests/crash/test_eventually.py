@@ -104,6 +104,7 @@ def test_whatever_is_left_is_found_unless_it_is_declared_exactly(
                 exact.assert_ended()
 
 
+@pytest.mark.costly
 def test_a_branch_that_recovery_leaves_alone_is_found(world: CrashSite) -> None:
     eventually = Eventually()
     eventually.in_the(places.world(world))

@@ -1,6 +1,6 @@
 """The network fails at each statement that ends a transaction, before and after the server has executed it.
 
-Half of each test's cases over a log in a folder, a few over one on a server, past the fault, others with each seed
+One in five of each test's cases, over a log in a folder and over one on a server, past the fault; others with each seed
 (TXPOOL_CRASH_SEED); all with TXPOOL_CRASH_FULL=1. A log that is behind the fault itself is test_log_server's.
 """
 
@@ -15,7 +15,7 @@ from tests.crash.lost_messages import DECIDING, IMPATIENT, Statement, attempt_wi
 from tests.crash.site import DONE, UNDONE, UNKNOWN, CrashSite
 from tests.support.proxy import NetworkFault, Proxy
 
-pytestmark = pytest.mark.part(3)
+pytestmark = pytest.mark.part(5)
 SAMPLE = 5
 _IMPATIENT = "\n".join(f"driver.{key} = {value}" for key, value in IMPATIENT.items())
 

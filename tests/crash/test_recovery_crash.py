@@ -1,7 +1,6 @@
 """A transaction killed at every point, then recovery; and recovery killed at each of its own, then recovery again.
 
-Half of it over a log in a folder; over one on a server a smaller sample (TXPOOL_CRASH_SEED replays one), and all with
-TXPOOL_CRASH_FULL=1.
+One case in five (TXPOOL_CRASH_SEED replays a sample), and all with TXPOOL_CRASH_FULL=1.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def _word(value: Any) -> str:
     return "+".join(value) if isinstance(value, tuple) else str(value)
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(5)
 @pytest.mark.parametrize(("store", "names", "point", "committed"), over_all_stores(POINTS, 4))
 def test_a_killed_transaction_has_one_outcome(
     site: Site, names: tuple[str, ...], point: str, committed: bool, evidence: Evidence
@@ -119,7 +118,7 @@ def struck_recoveries() -> Iterator[tuple[Any, ...]]:
         yield from ((*each, point) for each in (left if FULL else chance.sample(left, 1)))
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(5)
 @pytest.mark.parametrize(("store", "names", "crash", "committed", "point"), over_all_stores(struck_recoveries(), 6))
 def test_recovery_that_is_killed_goes_on_where_it_was(
     site: Site, names: tuple[str, ...], crash: str, committed: bool, point: str, evidence: Evidence

@@ -1,6 +1,6 @@
 """Servers crash at every step, run out of slots, time out, change their passwords, and are meddled with by hand.
 
-Half of each test's cases over a log in a folder, a few over one on a server of its own, others with each seed
+One in five of each test's cases over a log in a folder and over one on a server of its own, others with each seed
 (TXPOOL_CRASH_SEED); all with TXPOOL_CRASH_FULL=1. What happens to that server itself is test_log_server's.
 """
 
@@ -20,7 +20,7 @@ from tests.support.proxy import Proxy
 from txpool import failpoints
 from txpool.demo.server import EmbeddedPostgres
 
-pytestmark = pytest.mark.part(3)
+pytestmark = pytest.mark.part(5)
 SAMPLE = 6
 PLAIN = ("one", "two")
 LEDGER = ("one", "two", "ledger")

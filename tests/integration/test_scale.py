@@ -91,6 +91,7 @@ def test_a_job(server: LoggedPostgres, tmp_path: Path, branches: int, connection
             assert branches / connections <= each <= branches * 1.01 + 3
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("coordinators", "each"), [(4, 50), (10, 150)])
 def test_a_shared_log(server: LoggedPostgres, coordinators: int, each: int) -> None:
     _, _, to_register = _decided(server, coordinators, 0)

@@ -1,7 +1,7 @@
 """Tests of which the seed chooses some: of a test with the mark `part(n)` one case in n runs, over each log's store.
 
 With `part(n, each=("world",))` it is one in n for each value of these parameters, too. Of the other tests with the mark
-`costly`, and of those that start a Spark of their own, one in four runs; and none with the mark `long`.
+`costly`, and of those that start a Spark of their own, one in six runs; and none with the mark `long`.
 Others run with each seed (TXPOOL_CRASH_SEED), and all with TXPOOL_CRASH_FULL=1, or where a test is named by its id.
 """
 
@@ -20,7 +20,7 @@ from tests.crash.evidence import SEED, evidence_of
 T = TypeVar("T")
 
 #: Of the tests that are costly, one in so many runs.
-COSTLY = 4
+COSTLY = 6
 
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 

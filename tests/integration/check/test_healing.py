@@ -227,6 +227,7 @@ def test_no_two_of_these_answers_are_alike() -> None:
     assert len(set(answers)) == len(answers)
 
 
+@pytest.mark.costly
 def test_a_server_that_cannot_prepare(tmp_path: Path, careless: EmbeddedPostgres) -> None:
     place = Place(tmp_path, careless)
     answer = checked(place.file())

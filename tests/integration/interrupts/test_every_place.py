@@ -66,7 +66,7 @@ def strike(world: World, striker: Striker, *, fails: bool) -> bool:
     return world.check(told, (striker.places, told))
 
 
-@pytest.mark.part(6, each=("world",))
+@pytest.mark.part(12)
 @pytest.mark.parametrize("kind", [Interrupt, TimeLimit])
 @pytest.mark.parametrize("fails", [False, True], ids=["commit", "rollback"])
 def test_at_every_place(world: World, kind: type[BaseException], fails: bool) -> None:

@@ -173,6 +173,7 @@ def test_message_row_message(site: Site) -> None:
         assert [each.body for each in site.inward.receive(10, timeout=60)] == [None, bytes(range(256))]
 
 
+@pytest.mark.costly
 def test_large_messages_and_those_of_other_programs(site: Site) -> None:
     large = os.urandom(1_000_000)
     site.inward.send(large, headers={"h": "x" * 10_000})

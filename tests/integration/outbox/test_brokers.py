@@ -134,6 +134,7 @@ def test_none_is_lost_and_each_is_applied_once(shop: Shop) -> None:
 
 
 # Kafka's client looks for a broker for ten seconds, and for JMS a JVM is started.
+@pytest.mark.costly
 @pytest.mark.parametrize("broker", ["nats", "rabbitmq", *(JAVAS if EVERY else [])], indirect=True)
 def test_an_outage_of_the_broker_is_no_fault_of_a_message(shop: Shop) -> None:
     shop.write(attempts=1, broker="127.0.0.1:9")

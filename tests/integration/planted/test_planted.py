@@ -119,6 +119,7 @@ _PLANTED = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("what", _PLANTED)
 def test_recovery_makes_no_stranger_a_superuser(tmp_path: Path, keeper: Strangers, what: str) -> None:
     """Before it trusts a table, it has to find that."""
@@ -143,7 +144,7 @@ def used() -> set[Call]:
     return set()
 
 
-@pytest.mark.part(5)
+@pytest.mark.costly
 @pytest.mark.parametrize("place", PLACES)
 def test_no_command_and_no_mode_calls_what_is_planted(
     tmp_path: Path, keeper: Strangers, used: set[Call], place: str

@@ -110,7 +110,7 @@ def server(mariadb: MySQLServer) -> Iterator[MySQLServer]:
     mariadb.execute("set global general_log = off", "set global log_output = 'FILE'", "set global sql_mode = default")
 
 
-@pytest.mark.part(2)
+@pytest.mark.costly
 @pytest.mark.parametrize("mode", _MODES)
 def test_no_stored_function_is_called(tmp_path: Path, server: MySQLServer, mode: str) -> None:
     if _MODES[mode]:

@@ -246,7 +246,7 @@ def test_by_hand_from_another_host(site: Site, verb: str) -> None:
     assert site.databases.prepared() == []
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_two_hosts_recover_at_once_and_do_not_disturb_each_other(site: Site, stays: Stays) -> None:
     expected = dict.fromkeys(MARKED, 0)
     for names, point, commits in POINTS * 2:

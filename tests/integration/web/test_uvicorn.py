@@ -220,6 +220,7 @@ def test_a_program_that_goes_down_hears_the_outcome_first(web_site: Site) -> Non
     assert (server.counts, server.site.databases.prepared()) == ((1, 1), [])
 
 
+@pytest.mark.costly
 def test_a_server_that_does_not_wait_for_the_outcome_leaves_it_to_recovery(web_site: Site) -> None:
     server = Served(web_site, [*COMMAND, "--timeout-graceful-shutdown=1"])
     server.afresh()

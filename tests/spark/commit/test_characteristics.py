@@ -80,6 +80,7 @@ def test_a_write_in_a_task_of_a_read_only_transaction_is_refused_by_the_server(
     assert databases.prepared() == []
 
 
+@pytest.mark.costly
 def test_sparks_writes_are_refused_in_a_read_only_transaction(spark: SparkSession, databases: Databases) -> None:
     register(spark)
     data = spark.range(10)

@@ -73,6 +73,7 @@ def test_a_write_is_a_transaction_or_a_part_of_one(spark: SparkSession, server: 
     assert server.prepared() == []
 
 
+@pytest.mark.costly
 def test_a_stream_writes_each_batch_once(spark: SparkSession, server: MySQLServer, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(2):

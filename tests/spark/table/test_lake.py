@@ -281,6 +281,7 @@ def test_a_value_that_does_not_fit_leaves_nothing(
     require_nothing_else(lake, table)
 
 
+@pytest.mark.costly
 def test_partitions_and_small_files(spark: Any, lake: Path, databases: Any) -> None:
     schema = Schema(Field(1, "id", iceberg.LongType()), Field(2, "f", iceberg.DoubleType()))
     spec = PartitionSpec(

@@ -36,6 +36,7 @@ def test_tasks_append_beside_a_database(spark: Any, site: RestSite) -> None:
     assert [*site.left()] == []
 
 
+@pytest.mark.costly
 def test_a_rollback_removes_what_tasks_have_written(spark: Any, site: RestSite) -> None:
     with pytest.raises(ZeroDivisionError), txpool.transaction():
         write_table(spark.range(10, numPartitions=2), site.file, "db.orders")

@@ -224,6 +224,7 @@ def test_mariadb_and_mysql(spark: SparkSession, sources: Path, kind: str, reques
     assert json.loads(j) == {"a": [1.5, 1e22, 0.0]}
 
 
+@pytest.mark.costly
 def test_sqlite(spark: SparkSession, sources: Path) -> None:
     (sources / "file.properties").write_text("driver = sqlite3\nmode = local\nurl = sqlite:///file.db\n")
     with closing(sqlite3.connect(sources / "file.db")) as file:

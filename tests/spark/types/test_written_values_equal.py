@@ -220,6 +220,7 @@ def frame(spark: SparkSession, kinds: Mapping[str, Kind], rows: Sequence[Sequenc
     return df.selectExpr("at", *(f"{kind.cast.format(f'`{name}`')} as `{name}`" for name, kind in kinds.items()))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("target", ["postgresql", "postgresql, binary", "mariadb", "mysql8", "sqlite"], indirect=True)
 def test_what_is_read_equals_what_was_held(spark: SparkSession, target: Target) -> None:
     print(f"TXPOOL_VALUE_SEED={SEED}")

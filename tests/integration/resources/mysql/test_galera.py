@@ -110,6 +110,7 @@ def wait_for(node: GaleraNode, query: str, rows: list[tuple[object, ...]]) -> No
         time.sleep(0.02)
 
 
+@pytest.mark.costly
 def test_the_kit_passes(cluster: Nodes) -> None:
     found = run_cases(settings_of(cluster[0]))
     failed = {each.case.name: each.reason for each in found.results if each.verdict is Verdict.FAILED}

@@ -286,6 +286,7 @@ def test_34_an_older_state_of_the_same_timeline(apart: BranchDatabase) -> None:
     assert apart.rows() == []
 
 
+@pytest.mark.costly
 def test_34_a_pooler_that_leads_to_another_server(apart: BranchDatabase, require: Any) -> None:
     """The client's session stays the same, and what it began with says nothing of the server behind it today."""
     require(PROGRAM, "PgBouncer: apt-get install pgbouncer")

@@ -126,6 +126,7 @@ def test_also_if_that_was_between_the_look_and_the_manifest(overwrite: bool, obj
     assert objects.published() == {"a/theirs": "theirs"}
 
 
+@pytest.mark.costly
 def test_an_upload_that_is_gone_before_the_commit_is_a_vote_to_roll_back(objects: Objects) -> None:
     """A lifecycle rule ends uploads of a long transaction."""
     with pytest.raises(txpool.Error, match=r"upload of a/part-0\.csv is gone"), txpool.transaction() as tx:

@@ -106,8 +106,8 @@ class TaskLock:
         if self._owner == owner:
             self._count = 1
             self.release()
-        elif (following := self._following) is not None:
-            self._wake(following)
+        else:
+            self._wake_following()
 
     def _stop_waiting(self, owner: object) -> None:
         for waiter in [each for each in [*self._waiters] if each.owner == owner]:
@@ -145,9 +145,16 @@ class TaskLock:
         except BaseException:
             if not released:
                 self.release()
-            elif (handed_over := self._following) is not None:
-                self._wake(handed_over)
+            else:
+                try:
+                    self._wake_following()
+                except BaseException:  # a second one: it is woken all the same
+                    self._wake_following()
             raise
+
+    def _wake_following(self) -> None:
+        if (following := self._following) is not None:
+            self._wake(following)
 
     def _wake(self, following: _Waiter) -> None:
         with suppress(RuntimeError):  # it was woken before, and an interrupt came
@@ -215,14 +222,14 @@ class Signal:
             blocked.acquire(timeout=-1 if until is None else max(until - monotonic(), 0))
 
     def release(self) -> None:
-        if self._set:
-            raise RuntimeError("it was released before")
-        self._set = True
+        before, self._set = self._set, True
         try:
             self._wake()
         except BaseException:  # an interrupt, perhaps before the call was told
             self._wake()
             raise
+        if before:  # and the call was perhaps not told, since interrupts came
+            raise RuntimeError("it was released before")
 
     def _wake(self) -> None:
         blocked = self._blocked

@@ -247,7 +247,7 @@ class Place:
                     f"the manifest {xid} is user {status.st_uid}'s, who may have forged it: it is left as it is"
                 )
             manifest = decode(xid, file.readall())
-            if bool(manifest.appends) is not appends:
+            if manifest.folders if appends else manifest.appends:  # one of neither is of work that came to nothing
                 wanted, has = ("files", "delta") if appends else ("delta", "files")
                 raise OperationalError(
                     f"{xid} was prepared by driver = {wanted}, and {self.name} has driver = {has} now: write that one "

@@ -62,6 +62,16 @@ def test_texts_that_are_hard_to_write_into_a_path_are_partitions(tables: Tables)
     assert tables.unnamed() == set()
 
 
+def test_work_that_comes_to_nothing_ends(tables: Tables) -> None:
+    """As a write that was refused and caught, or a Spark job without rows: its manifest appends nothing."""
+    DeltaTable.create(str(tables.place / "strict"), pa.schema([pa.field("n", pa.int64(), nullable=False)]))
+    with txpool.transaction() as transaction:
+        with pytest.raises(txpool.DataError, match="non-nullable"):
+            lake.write_table(pa.table({"n": pa.array([None], pa.int64())}), tables.file, "strict")
+    assert not transaction.unanswered
+    assert tables.left() == []
+
+
 def test_nothing_is_left_of_a_rollback(tables: Tables) -> None:
     tables.create()
     with pytest.raises(ValueError, match="no"), txpool.transaction():

@@ -269,7 +269,7 @@ def write_rows(
             raise failures[0] from None
         raise
     adds = []
-    for line in (folder / LOG / f"{1:020}.json").read_text().splitlines():
+    for line in (folder / LOG / f"{1:020}.json").read_bytes().splitlines():  # a text may have other ends of lines
         add = json.loads(line).get("add")
         if add is not None:
             adds.append({**add, SOURCE: folder.name})

@@ -31,7 +31,7 @@ def actions(table: Path) -> Iterator[dict[str, Any]]:
     entries = sorted((table / "_delta_log").glob("*.json"))
     assert [int(each.stem) for each in entries] == [*range(len(entries))]
     for entry in entries:
-        text = entry.read_text()
+        text = entry.read_bytes()
         assert text, entry
         yield from map(json.loads, text.splitlines())
 

@@ -53,7 +53,7 @@ def test_the_conformance_kit(tables: Tables) -> None:
 
 
 def test_texts_that_are_hard_to_write_into_a_path_are_partitions(tables: Tables) -> None:
-    parts = [" ", "a=b", "\u00e9/\\", "x\ny", "%2F", "..", "\t~#?:*|<>\"'", None, "null"]
+    parts = [" ", "a=b", "\u00e9/\\", "x\ny", "%2F", "..", "\t~#?:*|<>\"'", None, "null", "\u2028", "\x85", "\u200b"]
     tables.create(partition_by=["part"])
     with txpool.transaction():
         lake.write_table(pa.table({"n": range(len(parts)), "part": parts}), tables.file, "orders")

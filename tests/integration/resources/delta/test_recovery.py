@@ -285,6 +285,25 @@ def test_a_constraint_that_came_in_doubt_and_that_the_rows_break_is_a_hazard(
     assert kept(tables), "the rows are not thrown away"
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_hazard_that_nobody_was_told_of_is_found_again(removed: bool, tables: Tables) -> None:
+    """Who has found it is killed before it is in the decision log. Rows of another table were appended."""
+    tables.create("more")
+    tables.create()
+    resource, xid = tables.prepared(-1, to=("more", "orders"))
+    DeltaTable(str(tables.place / "orders")).alter.add_constraint({"positive": "n > 0"})
+    if removed:
+        (staged,) = (tables.hidden / "staged").iterdir()
+        with failpoints.arming("delta.appended", lambda: shutil.rmtree(staged)):
+            assert resource.publish(xid) is BranchOutcome.LOST
+    else:
+        assert resource.publish(xid) is BranchOutcome.LOST
+    tables.scan()
+    assert (tables.committed("more"), tables.committed()) == ([-1], [])
+    assert heuristics() == ["lost"]
+    assert tables.left() == []
+
+
 def test_a_constraint_that_came_in_doubt_and_that_the_rows_keep_is_none(tables: Tables) -> None:
     tables.create(partition_by=["part"])
     tables.prepared(1)

@@ -3,7 +3,8 @@
 `python -m tests.support.rest_catalog FOLDER 0` serves at a free port, and writes that into FOLDER/ready. The catalog is
 an SQLite file in FOLDER, and the warehouse is FOLDER/wh: so a server that was killed is started again, at the same
 port. Each commit looks at its requirements, and changes the pointer by compare and set: 409 if either fails. A test
-writes into FOLDER/fault how the next commit of a table that matches it is answered.
+writes into FOLDER/fault how the next commit of a table that matches it is answered, and into FOLDER/config what the
+server tells each client of itself.
 """
 
 from __future__ import annotations
@@ -63,11 +64,13 @@ class Server:
     def __init__(self, folder: Path) -> None:
         (folder / "wh").mkdir(exist_ok=True)
         self.fault = folder / "fault"
+        self._config = folder / "config"
         self.catalog = SqlCatalog("rest", uri=f"sqlite:///{folder}/catalog.db", warehouse=str(folder / "wh"))
         self._lock = threading.Lock()
 
     def config(self) -> dict[str, Any]:
-        return {"defaults": {}, "overrides": {}}
+        found = json.loads(self._config.read_text()) if self._config.exists() else {}
+        return {"defaults": {}, "overrides": {}, **found}
 
     def namespaces(self, parent: str) -> dict[str, Any]:
         within = tuple(parent.split(_SEPARATOR)) if parent else ()
@@ -279,6 +282,15 @@ class RestServer:
     def fault(self, fault: str, matching: str = "") -> None:
         """Let the next commit whose body has this text be answered so."""
         (self.folder / "fault").write_text(f"{fault} {matching}")
+
+    @contextmanager
+    def config(self, **found: Any) -> Iterator[None]:
+        """Let the server tell clients this of itself, for the length of the block."""
+        (self.folder / "config").write_text(json.dumps(found))
+        try:
+            yield
+        finally:
+            (self.folder / "config").unlink()
 
     def client(self) -> RestCatalog:
         """A client of the test's own."""

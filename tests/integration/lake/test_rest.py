@@ -350,6 +350,16 @@ def test_31_what_is_made_anew_under_a_name_is_not_committed_twice(commit: bool, 
     assert site.references() == []
 
 
+def test_no_code_runs_that_the_server_names(site: RestSite) -> None:
+    """pyiceberg would call what its configuration names."""
+    called = site.folder / "called"
+    auth = {"type": "custom", "impl": "os.mkdir", "custom": {"path": str(called)}}
+    with site.server.config(overrides={"auth": auth}):
+        site.job(1)
+    assert site.ids("orders") == [1]
+    assert not called.exists()
+
+
 # -- what is gone ---------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import AUTH, RestCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError, RESTError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from requests import RequestException
@@ -36,6 +36,11 @@ class RestClient(RestCatalog):
             raise OperationalError(
                 f"{name}: the catalog at {properties['uri']} does not serve: {described(error)}. Nothing was done"
             ) from error
+
+    def _fetch_config(self) -> None:
+        auth = self.properties.get(AUTH)
+        super()._fetch_config()
+        self.properties[AUTH] = auth  # the server's may name a class of any module, and what that is called with
 
     def _create_session(self) -> Session:
         session = super()._create_session()

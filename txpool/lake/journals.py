@@ -144,7 +144,7 @@ class Journals:
         try:
             yield journal
         finally:
-            os.close(journal)
+            let_go(journal)
 
     def remove(self, gtrid: str) -> None:
         """Remove a transaction's journal, durably, once those of the attempts that it has published are gone."""
@@ -244,6 +244,14 @@ class Journals:
         if lines[0] != f"{_FORMAT} {stem}":
             raise OperationalError(f"{self.name}: {path} is no journal of {stem}. Nothing was removed")
         return [json.loads(line) for line in lines[1:-1]]
+
+
+def let_go(journal: int) -> None:
+    """Close a journal; its lock goes with it, also if a child that was forked meanwhile lives on."""
+    try:
+        fcntl.flock(journal, fcntl.LOCK_UN)
+    finally:
+        os.close(journal)
 
 
 def path_of(location: str) -> str:

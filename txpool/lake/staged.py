@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.lake.files import JournaledFileIO
+from txpool.lake.journals import let_go
 from txpool.locks import Lock
 
 if TYPE_CHECKING:
@@ -175,4 +176,4 @@ class StagedFiles:
         with self._lock:
             journal, self._journal = self._journal, None
         if journal is not None:
-            os.close(journal)
+            (let_go if os.getpid() == self._pid else os.close)(journal)  # a child's end would take the parent's lock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -158,6 +159,23 @@ def test_18_an_empty_table_has_an_empty_snapshot_first(site: RestSite) -> None:
     assert site.ids("orders") == []
     (only,) = table.snapshots()
     assert only.manifests(table.io) == []
+    assert [*site.left()] == []
+
+
+def test_a_child_that_was_forked_meanwhile_keeps_nothing_from_its_end(site: RestSite) -> None:
+    """It has the parent's open files, and with them the lock of the journal."""
+    ends, writer = os.pipe()
+    with failpoints.arming("coordinator.decided", lambda: site.foreign(10)), txpool.transaction() as tx:
+        site.append(1)
+        if not (child := os.fork()):
+            os.close(writer)
+            os.read(ends, 1)  # until the parent has closed its end
+            os._exit(0)
+    os.close(writer)
+    os.close(ends)
+    os.waitpid(child, 0)
+    assert not tx.unanswered
+    assert site.ids("orders") == [1, 10]
     assert [*site.left()] == []
 
 

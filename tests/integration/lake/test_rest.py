@@ -344,7 +344,9 @@ def test_31_a_reference_that_was_moved_is_left_as_it_is(site: RestSite) -> None:
     committed(site, "lines", {}, leads(name, theirs))
     assert access.commit(record) is BranchOutcome.UNKNOWN
     assert "somebody has moved it" in access.why_not(record)
-    assert site.references() == [name, name]
+    assert site.references() == [name]
+    assert site.client.load_table("db.lines").refs()[name].snapshot_id == theirs
+    assert (site.ids("orders"), site.ids("lines")) == ([1, 5], [5])
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -396,6 +398,19 @@ def test_11_a_reference_that_somebody_has_dropped_is_a_hazard(site: RestSite) ->
     ReferencesStaging(site.settings).drop(ReferencesStaging(site.settings).tables()[0])
     assert site.named() <= site.files()
     assert before - site.files()
+
+
+def test_a_table_that_was_dropped_keeps_no_other_from_its_end(site: RestSite) -> None:
+    with (
+        failpoints.arming("coordinator.decided", lambda: site.client.drop_table("db.lines")),
+        txpool.transaction() as tx,
+    ):
+        site.append(1)
+    assert site.ids("orders") == [1]
+    assert tx.unanswered == ["wh"]
+    site.scan()
+    assert site.ids("orders") == [1]
+    site.client.create_table("db.lines", rows().schema)
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -100,9 +100,14 @@ class References(RestPlace):
     def _end(self, record: BranchRecord, *, commit: bool) -> BranchOutcome:
         decided = BranchOutcome.COMMITTED if commit else BranchOutcome.ROLLED_BACK
         references = self._references_of(record)
-        ended = [
-            looking_again(partial(self._end_in_table, record.xid, each, commit=commit)) for each in references or ()
-        ]
+        ended, failures = [], []
+        for each in references or ():
+            try:
+                ended.append(looking_again(partial(self._end_in_table, record.xid, each, commit=commit)))
+            except OperationalError as error:  # of this table: it may be gone for good, and the others are not
+                failures.append(error)
+        if failures:
+            raise failures[0]
         outcomes = {outcome for outcome, _ in ended}
         if references is not None and outcomes <= {decided}:
             found = {

@@ -103,6 +103,21 @@ def test_frames_of_pandas_and_polars(site: RestSite) -> None:
     assert site.ids("orders") == [1, 2]
 
 
+@pytest.mark.parametrize("others", [False, True])
+def test_what_an_append_says_of_itself_is_kept(others: bool, site: RestSite) -> None:
+    change = (lambda: site.foreign(10)) if others else "count"
+    with failpoints.arming("coordinator.decided", change), txpool.transaction():
+        table = txpool.lake.catalog(site.file).load_table("db.orders")
+        table.append(rows(1), snapshot_properties={"load": "first", "by": "us"})
+        table.append(rows(2, 3), snapshot_properties={"load": "second"})
+    snapshot = site.client.load_table("db.orders").current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    found = snapshot.summary
+    assert (found["load"], found["by"], found["added-records"]) == ("second", "us", "3")
+    assert found["total-records"] == ("4" if others else "3")
+
+
 def other_appends(site: RestSite) -> None:
     site.foreign(10)
 

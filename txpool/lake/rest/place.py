@@ -21,7 +21,7 @@ from requests import RequestException
 from txpool.errors import OperationalError, described
 from txpool.lake.journals import Journals, sync_files
 from txpool.lake.rest.client import RestClient, properties_of
-from txpool.lake.rest.snapshots import Proof, leads, requires
+from txpool.lake.rest.snapshots import COUNTS, Proof, leads, requires
 from txpool.process.durable import create_file, generation_in, identity_in
 from txpool.resources.own.resource import Resource
 
@@ -133,11 +133,12 @@ class RestPlace(Resource):
                 with suppress(FileExistsError):  # the same, another's
                     create_file(path, draft.read_bytes())
         sync_files(self.journals.root, [path])
+        totals = {each: "0" for each in sorted(COUNTS) if each.startswith("total-")}  # or none after it would have any
         empty = {
             "snapshot-id": number,
             "sequence-number": sequence,
             "manifest-list": location,
-            "summary": {"operation": "append"},
+            "summary": {"operation": "append", **totals},
             "schema-id": metadata.current_schema_id,
         }
         added = AddSnapshotUpdate(snapshot=Snapshot.model_validate(empty))

@@ -204,7 +204,7 @@ class References(RestPlace):
             added = added_files(metadata, [number], table.io)
             made = appended(table, added, schema, spec, JournaledFileIO(files))
             sync_files(self.journals.root, files.made)
-            made = self.proof.signed(made, name, str(metadata.table_uuid))
+            made = self.proof.signed(made, [staged], name, str(metadata.table_uuid))
             made = made.model_copy(update={"schema_id": metadata.current_schema_id})
             updates: list[Any] = [AddSnapshotUpdate(snapshot=made), leads(MAIN_BRANCH, made.snapshot_id), drop]
             if not is_reached(metadata, number, beside=name):

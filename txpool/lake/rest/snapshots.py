@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyiceberg.manifest import ManifestEntryStatus
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table, Transaction, snapshots
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Summary, ancestors_of
 from pyiceberg.table.update import (
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
+#: The names of what pyiceberg counts of each snapshot.
+COUNTS: Final = {value for name, value in vars(snapshots).items() if name.isupper() and isinstance(value, str)}
 _XID: Final = "txpool.xid"
 _PROOF: Final = "txpool.proof"
 
@@ -58,10 +60,15 @@ class Proof:
 
     key: str
 
-    def signed(self, snapshot: Snapshot, xid: str, uuid: str) -> Snapshot:
-        """The snapshot, with the xid and the proof in its summary."""
-        former = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        more = {**former, _XID: xid, _PROOF: self._of(snapshot.snapshot_id, xid, uuid)}
+    def signed(self, snapshot: Snapshot, former: Iterable[Snapshot], xid: str, uuid: str) -> Snapshot:
+        """The snapshot, with the xid and the proof in its summary, and what the former ones say beside their counts."""
+        said = {
+            key: value
+            for each in (*former, snapshot)
+            for key, value in ({} if each.summary is None else each.summary.additional_properties).items()
+            if each is snapshot or not (key in COUNTS or key.startswith(snapshots.CHANGED_PARTITION_PREFIX))
+        }
+        more = {**said, _XID: xid, _PROOF: self._of(snapshot.snapshot_id, xid, uuid)}
         return snapshot.model_copy(update={"summary": Summary(Operation.APPEND, **more)})
 
     def holds(self, snapshot: Snapshot | None, xid: str, uuid: str) -> bool:

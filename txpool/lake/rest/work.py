@@ -112,9 +112,10 @@ class ReferencesWork(StagedFiles, Work):
             table = self.place.client.load_table(name)
             metadata = table.metadata
         io, then = JournaledFileIO(files), staged.metadata
-        added = added_files(then, {each.snapshot_id for each in then.snapshots} - staged.theirs, io)
+        ours = [each for each in then.snapshots if each.snapshot_id not in staged.theirs]
+        added = added_files(then, {each.snapshot_id for each in ours}, io)
         snapshot = appended(table, added, then.current_schema_id, then.default_spec_id, io)
-        snapshot = self.place.proof.signed(snapshot, xid, uuid)
+        snapshot = self.place.proof.signed(snapshot, ours, xid, uuid)
         sync_files(self.journals.root, self._files | files.made)
         if failpoints.armed:
             failpoints.hit("lake.synced")

@@ -26,6 +26,7 @@ from pyiceberg.catalog.rest import CreateTableRequest, RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
+    ForbiddenError,
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
     NoSuchTableError,
@@ -50,6 +51,7 @@ _STATUS: Final = {
     TableAlreadyExistsError: 409,
     NamespaceAlreadyExistsError: 409,
     CommitFailedException: 409,
+    ForbiddenError: 403,
 }
 _SWAP = text(
     "update iceberg_tables set metadata_location = :after, previous_metadata_location = :before "
@@ -87,6 +89,8 @@ class Server:
         self.catalog.drop_namespace(namespace)
 
     def tables(self, namespace: tuple[str, ...]) -> dict[str, Any]:
+        if namespace[0] == "forbidden":
+            raise ForbiddenError("nobody may list these tables")
         found = self.catalog.list_tables(namespace)
         return {"identifiers": [{"namespace": each[:-1], "name": each[-1]} for each in found]}
 

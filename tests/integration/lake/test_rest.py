@@ -522,6 +522,15 @@ def test_check_tells_whether_the_server_answers(site: RestSite) -> None:
         RestLakeCatalog(ReferencesWork(site.place, GTRID))
 
 
+def test_a_namespace_that_nobody_may_list_keeps_no_branch_from_its_end(site: RestSite) -> None:
+    site.client.create_namespace("forbidden")
+    prepared(site)
+    site.gone()
+    site.scan()
+    assert site.references() == []
+    site.client.drop_namespace("forbidden")
+
+
 def test_no_expiry_of_snapshots_drops_a_reference_for_its_age(site: RestSite) -> None:
     name = prepared(site)
     assert site.client.load_table("db.orders").refs()[name].max_ref_age_ms == 2**63 - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,6 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from requests import RequestException
 
 from txpool.errors import OperationalError, described
-from txpool.lake.changes import namespaces
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 #: How long a request may take to connect, and to be answered, in seconds.
 _TIMES: Final = (10, 60)
+#: It was dropped since, or is none that a branch of this user's can be in.
+_NO_NAMESPACE: Final = (NoSuchNamespaceError, ForbiddenError)
+_NO_TABLE: Final = (NoSuchTableError, ForbiddenError, ValidationError)
 
 
 class RestClient(RestCatalog):
@@ -52,13 +55,17 @@ class RestClient(RestCatalog):
 
     def tables(self) -> Iterator[Table]:
         """All tables that this user may read."""
-        for namespace in namespaces(self):
+        for namespace in self.list_namespaces():
+            yield from self._tables_in(namespace)
+
+    def _tables_in(self, namespace: tuple[str, ...]) -> Iterator[Table]:
+        with suppress(*_NO_NAMESPACE):
             for name in self.list_tables(namespace):
-                try:
-                    found = self.load_table(name)
-                except (NoSuchTableError, ForbiddenError, ValidationError):
-                    continue  # dropped since, or none that a branch of this user's can be in
-                yield found
+                with suppress(*_NO_TABLE):
+                    yield self.load_table(name)
+        with suppress(*_NO_NAMESPACE):
+            for inner in self.list_namespaces(namespace):
+                yield from self._tables_in(inner)
 
     def table_of(self, reference: Reference) -> Table:
         """The table of a reference, also if it was renamed. OperationalError if it is not there."""

@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, Capability
 from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.types import StringType
 
@@ -393,6 +394,14 @@ def test_no_code_runs_that_the_server_names(site: RestSite) -> None:
         site.job(1)
     assert site.ids("orders") == [1]
     assert not called.exists()
+
+
+def test_what_is_staged_is_read_also_if_the_server_plans_scans(site: RestSite) -> None:
+    endpoints = [str(each) for each in (*DEFAULT_ENDPOINTS, Capability.V1_SUBMIT_TABLE_SCAN_PLAN)]
+    with site.server.config(overrides={"scan-planning-mode": "server"}, endpoints=endpoints), txpool.transaction():
+        site.append(1)
+        table = txpool.lake.catalog(site.file).load_table("db.orders")
+        assert table.scan().to_arrow()["id"].to_pylist() == [1]
 
 
 # -- what is gone ---------------------------------------------------------------------------------------------------

@@ -50,6 +50,9 @@ class RestClient(RestCatalog):
         session.request = partial(session.request, timeout=_TIMES)  # type: ignore[method-assign]
         return session
 
+    def supports_server_side_planning(self) -> bool:
+        return False  # the server does not know what is staged
+
     def _load_file_io(self, properties: Mapping[str, str] = {}, location: str | None = None) -> FileIO:
         return PyArrowFileIO({})
 

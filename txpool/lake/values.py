@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from txpool.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from pyiceberg.table.metadata import TableMetadata
 
 _UNITS = {"s": 1_000_000, "ms": 1_000}
@@ -128,18 +130,40 @@ def _require_plain(frame: Any, pandas: Any, where: str) -> None:
 
 
 def _require_one_kind(column: Any, where: str) -> None:
-    """Of several kinds, Arrow makes one: datetimes of several time zones become those of the first."""
-    kinds: set[Any] = set()
-    for value in column:
+    """Of several kinds, Arrow makes one: datetimes of several time zones become those of the first, or dates."""
+    kinds: dict[tuple[Any, ...], set[str]] = {}
+    for path, value in _parts_of(column):
+        lost = ""
         if isinstance(value, datetime.datetime):
-            kinds.add(str(value.tzinfo))
+            if value == value:  # noqa: PLR0124 - pandas' NaT is a datetime
+                kinds.setdefault(path, set()).add(f"datetimes of the time zone {value.tzinfo}")
+                lost = "nanoseconds" if getattr(value, "nanosecond", 0) else ""
+        elif isinstance(value, datetime.date):
+            kinds.setdefault(path, set()).add("dates")
+        elif isinstance(value, datetime.time):
+            lost = "" if value.tzinfo is None else "time zone"
         elif isinstance(value, Decimal) and not value.is_finite():
             raise DataError(f"{where} has the decimal {value}, which Iceberg lacks, and nothing was written")
-    if len(kinds) > 1:
-        raise DataError(
-            f"{where} has datetimes of the time zones {', '.join(sorted(kinds))}, and nothing was written: convert "
-            "them to one, as by astimezone(datetime.UTC)"
-        )
+        if lost:
+            raise DataError(f"{where} has {value}, whose {lost} would be lost, and nothing was written")
+    for found in kinds.values():
+        if len(found) > 1:
+            raise DataError(
+                f"{where} has {', '.join(sorted(found))}, and nothing was written: convert them to one, as by "
+                "astimezone(datetime.UTC)"
+            )
+
+
+def _parts_of(values: Iterable[Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """What is in a column, also within its lists and dicts, with the names that lead there."""
+    for value in values:
+        if isinstance(value, dict):
+            for name, part in value.items():
+                yield from _parts_of([part], (*path, name))
+        elif isinstance(value, (list, tuple)) or getattr(getattr(value, "dtype", None), "kind", "") == "O":
+            yield from _parts_of(value, (*path, None))
+        else:
+            yield path, value
 
 
 def _require_kept(column: pa.ChunkedArray, wanted: pa.DataType, where: str) -> None:

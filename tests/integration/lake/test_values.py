@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -18,8 +19,10 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
+    DateType,
     DecimalType,
     DoubleType,
+    ListType,
     LongType,
     NestedField,
     StringType,
@@ -71,7 +74,13 @@ def _series(values: list[Any], **options: Any) -> pd.DataFrame:
         (pa.table({"at": pa.array([1], pa.timestamp("ns")).dictionary_encode()}), "nanoseconds"),
         (pd.DataFrame({"id": [1]}, index=pd.Index([7], name="key")), "reset_index"),
         (pd.DataFrame({"id": [1]}, index=pd.RangeIndex(1, name="key")), "reset_index"),
-        (_series([DAY, DAY.replace(tzinfo=BERLIN)]), "time zones"),
+        (_series([DAY, DAY.replace(tzinfo=BERLIN)]), "time zone Europe/Berlin"),
+        (_series([[DAY, DAY.replace(tzinfo=BERLIN)]]), "time zone Europe/Berlin"),
+        (_series([{"a": [DAY]}, {"a": [DAY.replace(tzinfo=BERLIN)]}]), "time zone Europe/Berlin"),
+        (_series([DAY.date(), DAY]), "has dates, datetimes"),
+        (_series([pd.Timestamp(DAY) + pd.Timedelta(1, "ns")]), "nanoseconds"),
+        (_series([np.array([pd.Timestamp(DAY) + pd.Timedelta(1, "ns")], dtype=object)]), "nanoseconds"),
+        (_series([DAY.time().replace(tzinfo=datetime.UTC)]), "time zone"),
         (_series([Decimal("NaN")]), "Iceberg lacks"),
         ([{"id": 1}], "no Arrow stream"),
     ],
@@ -94,6 +103,16 @@ def test_what_is_kept_is_taken() -> None:
     )
     assert arrow_of(table, TABLE, "db.orders").equals(table)
     assert arrow_of(pd.DataFrame({"id": [1, 2]}), TABLE, "db.orders").to_pydict() == {"id": [1, 2]}
+
+
+def test_objects_of_one_kind_are_taken() -> None:
+    given = [{"day": DAY.date(), "at": [DAY, None]}, {"day": None, "at": [pd.NaT, DAY]}, None, math.nan]
+    kinds = StructType(NestedField(2, "day", DateType()), NestedField(3, "at", ListType(4, TimestampType())))
+    arrow = _arrow(NestedField(1, "s", kinds))
+    expected = [{"day": DAY.date(), "at": [DAY, None]}, {"day": None, "at": [None, DAY]}, None, None]
+    assert arrow_of(pd.DataFrame({"s": given}), arrow, "db.t")["s"].to_pylist() == expected
+    aware = DAY.replace(tzinfo=datetime.UTC)
+    assert arrow_of(pd.DataFrame({"instant": pd.Series([pd.NaT, aware], dtype=object)}), TABLE, "db.t").num_rows == 2
 
 
 def test_what_lies_within_is_found_by_name() -> None:

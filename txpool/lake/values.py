@@ -50,8 +50,15 @@ def arrow_of(frame: Any, schema: pa.Schema, where: str) -> pa.Table:
     columns = []
     for column, field in zip(table.columns, fields, strict=True):
         _require_kept(column, wanted[field.name].type, f"{where}: column {field.name}")
-        columns.append(column if column.type == field.type else column.cast(field.type))
+        columns.append(column if column.type == field.type else _as_kind(column, field.type))
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _as_kind(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if not pa.types.is_dictionary(column.type):
+        return column.cast(kind)
+    # Arrow takes nothing out of views, as which Polars has the texts of categories.
+    return pa.chunked_array([each.dictionary.cast(kind).take(each.indices) for each in column.chunks], kind)
 
 
 def exactly(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:

@@ -105,6 +105,13 @@ def test_what_is_kept_is_taken() -> None:
     assert arrow_of(pd.DataFrame({"id": [1, 2]}), TABLE, "db.orders").to_pydict() == {"id": [1, 2]}
 
 
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b"])])
+def test_categories_of_polars_are_texts(kind: Any) -> None:
+    frame = pl.DataFrame({"name": pl.Series(["b", None, "a"], dtype=kind)})
+    assert arrow_of(frame, TABLE, "db.orders")["name"].to_pylist() == ["b", None, "a"]
+    assert arrow_of(frame.clear(), TABLE, "db.orders")["name"].to_pylist() == []
+
+
 def test_objects_of_one_kind_are_taken() -> None:
     given = [{"day": DAY.date(), "at": [DAY, None]}, {"day": None, "at": [pd.NaT, DAY]}, None, math.nan]
     kinds = StructType(NestedField(2, "day", DateType()), NestedField(3, "at", ListType(4, TimestampType())))

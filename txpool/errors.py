@@ -42,6 +42,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 
@@ -252,6 +253,26 @@ def described(error: BaseException) -> str:
     """An error in another error's text: its type and its message, if it has one. KeyError('k') is "KeyError: 'k'"."""
     message = str(error).strip()
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+#: What a function returns whose body has not begun.
+_UNDONE = CoroutineType, GeneratorType, AsyncGeneratorType
+
+
+def require_done(whose: str, result: object, *, iterated: bool = False) -> None:
+    """ProgrammingError if a user's function has done nothing yet: whoever took that for its end would lose its work.
+
+    `iterated` says that its caller iterates a generator.
+    """
+    if result is None or not isinstance(result, _UNDONE) or (iterated and isinstance(result, GeneratorType)):
+        return
+    kind = "coroutine" if isinstance(result, CoroutineType) else "generator"
+    if not isinstance(result, AsyncGeneratorType):
+        result.close()
+    raise ProgrammingError(
+        f"{whose} has returned the {kind} {result.__qualname__}(), whose body nobody would run here, and nothing of "
+        "that was done: give a plain function, which has done its work when it returns"
+    )
 
 
 def chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:

@@ -23,11 +23,13 @@ from txpool.errors import (
     HeuristicMixed,
     TransactionInDoubt,
     described,
+    require_done,
 )
 from txpool.idempotency.on_demand import recover
 from txpool.idempotency.outage import is_outage
 from txpool.messages.session import MessageSession, ReceivedMessage, link, session
 from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.functions import require_plain
 from txpool.tm.demarcation.retry import doubled
 from txpool.tm.manager import get_manager
 
@@ -52,6 +54,7 @@ class Consumer:
     def __init__(
         self, of: str | Path | Source | MessageSession, function: Work, max_messages: int, poll: float
     ) -> None:
+        require_plain(function, "the consumer")
         self._of, self._function, self._most, self._poll = of, function, max_messages, poll
         #: Messages whose last try does not count, which is still to be written.
         self._owed: list[ReceivedMessage] = []
@@ -158,7 +161,7 @@ class Consumer:
                 messages += receive()
                 link(ambient, messages if counted else [])  # a session's receive() does so itself
                 if messages:
-                    self._function(messages)
+                    require_done("the consumer", self._function(messages))
         except (TransactionInDoubt, HeuristicCommit) as error:
             logger.warning("%s: %d messages: %s", source.name, len(messages), described(error))
             self._owed += counted if isinstance(error, TransactionInDoubt) else ()
@@ -197,5 +200,6 @@ def consumer(
 
     `txpool consume module:function` runs it. If it raises, the transaction rolls back, and the messages are received
     again, one by one. `poll` is how many seconds one wait for messages takes, and so how late a stop may be noticed.
+    Errors: ProgrammingError for a coroutine function, or a generator: the messages would be lost.
     """
     return lambda function: Consumer(of, function, max_messages, poll)

@@ -96,7 +96,10 @@ class Outbox:
         return message
 
     def relay(self, deliver: Callable[[Message], object]) -> Relay:
-        """A relay of this process, which calls the function with each message."""
+        """A relay of this process, which calls the function with each message.
+
+        Errors: ProgrammingError for a coroutine function, or a generator: the messages would be lost.
+        """
         return Relay(self._source, self._table, deliver)
 
     def state(self) -> OutboxState:

@@ -18,13 +18,14 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from txpool.datasource import known
-from txpool.errors import HeuristicError, OperationalError, TransactionInDoubt, described
+from txpool.errors import HeuristicError, OperationalError, TransactionInDoubt, described, require_done
 from txpool.idempotency.on_demand import recover, why_not_ended
 from txpool.idempotency.outage import is_outage
 from txpool.outbox.message import Message
 from txpool.outbox.relays.broker import BrokerOutage
 from txpool.resources.outbox import OutboxTable, Row
 from txpool.tm.demarcation.block import transaction
+from txpool.tm.demarcation.functions import require_plain
 from txpool.tm.demarcation.retry import doubled
 from txpool.tm.manager import get_manager
 
@@ -60,6 +61,7 @@ class Relay:
     """A relay of one outbox. Used by one thread; any number of processes may have one."""
 
     def __init__(self, source: DataSource, table: OutboxTable, deliver: Callable[[Message], object]) -> None:
+        require_plain(deliver, "the function that delivers,")
         self._source, self._table, self._deliver = source, table, deliver
         settings = source.settings
         self._most, self._poll, self._skip_parked = (
@@ -151,7 +153,7 @@ class Relay:
                 if delivery.trace is not None and message.traceparent is not None:
                     delivery.trace.link([message.traceparent])
                 self._hold(number, attempt)
-                self._deliver(message)
+                require_done("the function that delivers", self._deliver(message))
                 alone = self._is_alone(delivery)
                 self._take_away(number, attempt, None if alone else delivery.gtrid)
         except _Taken:

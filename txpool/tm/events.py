@@ -16,9 +16,8 @@ class _Observer:
     def __init__(self, call: Callable[[Any], object], phase: str, event: type) -> None:
         self._call, self.phase, self.event = call, phase, event
 
-    def tell(self, event: object, _: Status | None = None) -> None:
-        if self in _observers:  # it may have stopped since the phase came
-            self._call(event)
+    def tell(self, event: object, _: Status | None = None) -> object:
+        return self._call(event) if self in _observers else None  # it may have stopped since the phase came
 
 
 #: In the order of their observe(). Each step is one operation of the dict, since other threads read and change it.
@@ -43,7 +42,7 @@ def phases_after(status: Status) -> tuple[str, ...]:
     return ("success" if status is Status.COMMITTED else "failure", "after")
 
 
-def _calls(event: object, *phases: str) -> list[partial[None]]:
+def _calls(event: object, *phases: str) -> list[partial[object]]:
     return [
         partial(observer.tell, event)
         for observer in list(_observers)

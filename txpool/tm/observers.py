@@ -66,9 +66,9 @@ def _observe_transactions(observer: Callable[[Transaction], object], phase: str)
             return
         reference = ref(begun)
 
-        def call() -> None:
-            if (transaction := reference()) is not None and attach in observers:
-                observer(transaction)
+        def call() -> object:
+            transaction = reference()
+            return observer(transaction) if transaction is not None and attach in observers else None
 
         if phase == "before":
             begun.before_completion(call)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import txpool
 from tests.support import preloaded
 from tests.support.waiting import until
-from txpool.messages import MessageSession
+from txpool.messages import MessageSession, ReceivedMessage
 from txpool.process.exit_codes import TxpoolExitCode
 
 _SHOP = """
@@ -83,3 +84,24 @@ def test_what_is_no_consumer(session: MessageSession) -> None:
 def test_check_knows_it(session: MessageSession) -> None:
     done = preloaded.run("-m", "txpool", "check", "queue.properties", cwd=Path.cwd(), env=dict(os.environ))
     assert "is a queue in" in done.stdout
+
+
+def test_a_consumer_that_would_do_nothing_takes_nothing(session: MessageSession) -> None:
+    """A call of it only makes a coroutine, or a generator: the messages would be gone, and nothing of them done."""
+
+    async def coroutine(messages: list[ReceivedMessage]) -> None:
+        raise AssertionError
+
+    def generator(messages: list[ReceivedMessage]) -> Iterator[None]:
+        yield
+
+    session.send("one")
+    for function in (coroutine, generator):
+        with pytest.raises(txpool.ProgrammingError, match=f"{function.__name__}.* would do nothing, and count as done"):
+            txpool.consumer(session)(function)
+
+    def hidden(messages: list[ReceivedMessage]) -> object:
+        return coroutine(messages)
+
+    assert txpool.consumer(session)(hidden).run(once=True) == 0
+    assert session.parked()[0] == 1

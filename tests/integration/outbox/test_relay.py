@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -239,3 +239,22 @@ def test_the_relay_that_has_delivered_lives_and_relays_no_more(place: Place, tmp
         place.sql("orders", f"update {table} set delivered_by = '{gtrid}' where number = 1")
         assert place.outbox.relay(place.apply).deliver_all() == 1
     assert (place.applied(), place.left()) == (["a2"], 0)
+
+
+def test_a_function_that_would_do_nothing_delivers_nothing(place: Place) -> None:
+    """A call of it only makes a coroutine, or a generator: the message would be gone without a delivery."""
+
+    async def coroutine(message: Message) -> None:
+        place.apply(message)
+
+    def generator(message: Message) -> Iterator[None]:
+        yield place.apply(message)
+
+    place.send("a1")
+    for function in (coroutine, generator):
+        with pytest.raises(txpool.ProgrammingError, match=f"{function.__name__}.* would do nothing, and count as done"):
+            place.outbox.relay(function)
+        assert place.outbox.relay(lambda message, function=function: function(message)).deliver_all() == 0  # type: ignore[misc]
+    assert place.left() == 1
+    assert place.outbox.relay(place.apply).deliver_all() == 1
+    assert place.applied() == ["a1"]

@@ -10,7 +10,7 @@ from typing import Any, cast
 from pyspark import CPickleSerializer, TaskContext
 
 from txpool.datasource import Source
-from txpool.errors import ConfigurationError, ProgrammingError
+from txpool.errors import ConfigurationError, ProgrammingError, require_done
 from txpool.resources.base import BranchRecord, LocationKey
 from txpool.spark.commit.attempts import PartitionResult, earlier_attempt, refusal
 from txpool.spark.commit.listing import list_attempts
@@ -100,6 +100,7 @@ class PartitionTask:
         try:
             produced = self.function(task_input.rows())
             yields = None
+            require_done("the function of a partition", produced, iterated=True)
             if self.yielding:
                 yields = _pickled(produced)
             elif isinstance(produced, Iterator):  # a generator runs only while it is iterated

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import ParamSpec
 
+from txpool.errors import require_done
 from txpool.tm.completion.status import Status
 
 logger = logging.getLogger("txpool")
@@ -35,7 +36,7 @@ class Synchronizations:
             for callback in callbacks:  # a callback may register another, which is called in its turn
                 if rollback_only():
                     return
-                callback()
+                require_done("a callback before completion", callback())
 
     def call_after(self, status: Status) -> BaseException | None:
         """Call each of those after completion once, the last registered first; returns the first interrupt.
@@ -51,7 +52,7 @@ class Synchronizations:
                     callback = after[-1]
                     del after[-1]  # not pop(): an interrupt can come behind a call, and would lose it
                     try:
-                        callback(status)
+                        require_done("a callback after completion", callback(status))
                     except Exception:
                         _log_failure()
             except BaseException as error:

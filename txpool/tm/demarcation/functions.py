@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from txpool.tm.completion.dropped import Origin
 
+_NOT_PLAIN = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 #: What a decorated function has become. A class's decorator leaves it as it is.
 decorated: WeakSet[Callable[..., Any]] = WeakSet()
 
@@ -34,6 +35,17 @@ def require_function(function: Any) -> str:
             "Decorate what iterates it"
         )
     return name
+
+
+def require_plain(function: Any, whose: str) -> None:
+    """ProgrammingError if a call of it only makes a coroutine or a generator, whose body nobody would run."""
+    called = function, getattr(type(function), "__call__", None)  # noqa: B004 - what the call is
+    if any(check(each) for check in _NOT_PLAIN for each in called):
+        raise ProgrammingError(
+            f"{whose} {getattr(function, '__qualname__', function)}() is a coroutine function or a generator: a call "
+            "of it would do nothing, and count as done. Give a plain function, which may call asyncio.run(). Nothing "
+            "was done"
+        )
 
 
 def decorate_methods(owner: type, decorate: Callable[[Any], Any]) -> None:

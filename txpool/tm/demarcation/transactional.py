@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from txpool.errors import ConfigurationError, ProgrammingError
+from txpool.errors import ConfigurationError, ProgrammingError, require_done
 from txpool.sql.characteristics import Characteristics, IsolationLevel
 from txpool.tm.ambient import current, make_ambient, restore_ambient
 from txpool.tm.commit.annotations import checked_note
@@ -145,7 +145,9 @@ def transactional(
                 while True:
                     try:
                         with around(policy, record):
-                            return function(*args, **kwargs)
+                            result = function(*args, **kwargs)
+                            require_done("a @transactional function", result, iterated=True)
+                            return result
                     except Exception as error:
                         pause = policy.pause(error)
                         if pause is None:

@@ -95,7 +95,8 @@ async def dismiss(block: transaction, error: BaseException | None) -> None:
         if entered.status in OPEN:
             dropped.roll_back_abandoned(entered)
         entered.block = None
-        entered.extent = DISMISSED
+        if not entered.has_open_blocks:  # else what is left of them would stand outside of it
+            entered.extent = DISMISSED
 
 
 async def ended(entered: Transaction | None, end: Callable[[], T], error: BaseException | None) -> T:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from txpool import loops
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout, described
@@ -53,6 +54,7 @@ class Completion:
     in_loop = False  #: A task of an event loop has begun it.
     awaits = False  #: Synchronous calls of its tasks are refused.
     _cancels: tuple[Callable[[], object], ...] = ()
+    _joined: WeakSet[object] | None = None  #: The blocks that have joined it and are open; None if there was none.
     _log: DecisionLog | None
     _resolve_later: Callable[[Any, Coordinator], object]
     _pid: int
@@ -102,6 +104,24 @@ class Completion:
             if self.status is Status.ACTIVE:
                 self.status = Status.MARKED_ROLLBACK
 
+    def note_joined(self, block: object) -> None:
+        """This block has joined it. It commits as a whole, or not: so a commit rolls back while it is open."""
+        with self._lock:
+            if self._joined is None:
+                self._joined = WeakSet()
+            self._joined.add(block)
+
+    def note_left(self, block: object) -> None:
+        """This block, which has joined it, was left."""
+        if self._joined is not None:
+            self._joined.discard(block)
+
+    @property
+    def has_open_blocks(self) -> bool:
+        """Whether a block that has joined it is open, in another task or thread."""
+        joined = self._joined
+        return joined is not None and len(joined) > 0
+
     def _begin_decision(self) -> BaseException | None:
         """The rollback cause; if there is none, no later one counts.
 
@@ -111,6 +131,9 @@ class Completion:
         self._deciding = True
         if self._deferring and self._rollback_cause is None:
             self._rollback_cause = rolled_back(self.gtrid, "another thread was still adding work to it")
+        if self._joined is not None and self._rollback_cause is None and self.has_open_blocks:
+            problem = "a block that had joined it was still open, as that of a task or thread that nobody has awaited"
+            self._rollback_cause = rolled_back(self.gtrid, problem)
         if self.decide_before is not None and monotonic() > self.decide_before and self._rollback_cause is None:
             problem = "its prepared branch may be ended by its server before recovery could commit it"
             self._rollback_cause = rolled_back(self.gtrid, problem)

@@ -107,6 +107,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
                 self._idempotent.claim(ambient)
             if self._note and not ambient.note:
                 ambient.note = self._note
+            ambient.note_joined(self)
         else:
             if not self._requires_new and spark.is_loaded():
                 refuse_beginning_in_task()
@@ -217,6 +218,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         if self.joined:
             if error is not None:
                 self.entered_transaction.set_rollback_only(error)
+            self.entered_transaction.note_left(self)
             return False
         try:
             # Perhaps in a finaliser, which must do no I/O and take no lock.

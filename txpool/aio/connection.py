@@ -24,6 +24,7 @@ from txpool.loops import in_thread
 from txpool.pool.report import stack_of_caller
 from txpool.tm.ambient import ambient
 
+from txpool.tm.ambient import current as live_ambient
 if TYPE_CHECKING:
     from txpool.config.secrets import Secret
     from txpool.dbapi.connection import PEP249Connection
@@ -55,9 +56,12 @@ class AsyncConnection:
         require_in_loop(f"an asynchronous connection of {self._source.name}")
         if owner is None and innermost.get() is not None:
             owner = await owner_of_call(self)
-        required = self._handle.required
-        if statement and required is not None and ambient() is None:
-            required.check()  # here, since the greenlet's stack has no line of the program's
+        if statement:
+            enlistment, required = self._handle.enlistment, self._handle.required
+            if enlistment is not None and enlistment.owner() is not ambient():
+                enlistment.require_in_task(live_ambient())  # here, since a thread may use it without its transaction
+            if required is not None and live_ambient() is None:
+                required.check()  # here, since the greenlet's stack has no line of the program's
         return await self._run(function, owner, shielded=shielded)
 
     async def _run(self, function: Callable[[], T], owner: Block | None, *, shielded: bool) -> T:

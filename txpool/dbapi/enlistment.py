@@ -267,6 +267,15 @@ class Enlistment(EnlistedStatements, Part):
         if get_ident() == self._thread:
             raise not_ambient_here(self.datasource.name, self.gtrid)
 
+    def require_in_task(self, ambient: Enlists | None) -> None:
+        """Raise if this task is no part of its transaction, which is active: a task's context tells, and no thread."""
+        transaction = self.owner()
+        if transaction is None or transaction is ambient or transaction.ended or self.ended:
+            return
+        if ambient is not None:
+            raise of_another_transaction(self.datasource.name, self.gtrid, ambient.gtrid)
+        raise not_ambient_here(self.datasource.name, self.gtrid)
+
 
 def fixed_modes(characteristics: Characteristics) -> frozenset[str]:
     """The attributes, by the names that drivers have for them, that a transaction's own characteristics determine."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
@@ -23,8 +24,8 @@ from txpool.errors import NotSupportedError
 from txpool.loops import in_thread
 from txpool.pool.report import stack_of_caller
 from txpool.tm.ambient import ambient
-
 from txpool.tm.ambient import current as live_ambient
+
 if TYPE_CHECKING:
     from txpool.config.secrets import Secret
     from txpool.dbapi.connection import PEP249Connection
@@ -39,12 +40,14 @@ class AsyncConnection:
     Several tasks may use it, and are serialised. Its errors are those of the synchronous connection.
     """
 
-    __slots__ = ("__weakref__", "_handle", "_lock", "_source")
+    __slots__ = ("__weakref__", "_handle", "_heard", "_lock", "_source")
 
     def __init__(self, handle: PEP249Connection, source: DataSource) -> None:
         self._handle = handle
         self._source = source
         self._lock = TaskLock("")
+        #: Notifications that nobody has got yet, perhaps since a task was cancelled as they came.
+        self._heard: deque[Any] = deque()
 
     async def call(
         self, function: Callable[[], T], *, shielded: bool = False, statement: bool = False, owner: Block | None = None
@@ -229,18 +232,21 @@ class AsyncConnection:
         """Notifications as they come, as psycopg's. Between them, other tasks can use the connection."""
         self.require("notifies")
         until = None if timeout is None else monotonic() + timeout
-        received, left = 0, timeout
+        received, left, heard = 0, timeout, self._heard
         while True:
-            batch = await self.call(partial(self._next_notifies, left))
-            for notification in batch:
-                yield notification
-            received += len(batch)
+            if not heard and not await self.call(partial(self._hear, left)):
+                return
+            while heard:
+                received += 1
+                yield heard.popleft()
             left = None if until is None else until - monotonic()
-            if not batch or (stop_after is not None and received >= stop_after) or (left is not None and left <= 0):
+            if (stop_after is not None and received >= stop_after) or (left is not None and left <= 0):
                 return
 
-    def _next_notifies(self, timeout: float | None) -> list[Any]:
-        return list(self._handle.notifies(timeout=timeout, stop_after=1))
+    def _hear(self, timeout: float | None) -> bool:
+        before = len(self._heard)
+        self._heard += self._handle.notifies(timeout=timeout, stop_after=1)
+        return len(self._heard) > before
 
     async def cancel_safe(self, *, timeout: float = 30.0) -> None:
         """Cancel what the connection executes, as psycopg's."""

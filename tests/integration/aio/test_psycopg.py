@@ -14,6 +14,7 @@ from psycopg.types.numeric import FloatLoader
 
 import txpool
 from tests.integration.aio.two_databases import TwoDatabases, struck_at
+from txpool.aio.connection import AsyncConnection
 from txpool.aio.lock import innermost
 
 
@@ -434,4 +435,55 @@ def test_what_other_drivers_have_not(tmp_path: Any) -> None:
                     async with connection.cursor().copy("copy t from stdin"):
                         pass
 
+    asyncio.run(main())
+
+
+async def listens(connection: AsyncConnection) -> None:
+    """Until another task does."""
+    while connection._lock.acquire(blocking=False):
+        connection._lock.release()
+        await asyncio.sleep(0)
+
+
+def test_notifications_are_awaited_no_longer_than_their_task(two: TwoDatabases) -> None:
+    """With a timeout, too: a task that is cancelled does not wait for that."""
+
+    async def main() -> None:
+        async with await txpool.aconnect(two.one) as connection:
+            await connection.set_autocommit(True)
+            listening = asyncio.ensure_future(anext(connection.notifies(timeout=3600), None))
+            await listens(connection)
+            listening.cancel()
+            await asyncio.wait([listening], timeout=60)
+            assert listening.cancelled()
+            assert [each async for each in connection.notifies(timeout=0.01)] == []
+
+    asyncio.run(main())
+
+
+def test_a_notification_comes_as_its_task_is_cancelled(two: TwoDatabases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there for the next who listens, and so is the rest of those that came at once."""
+    tasks: list[asyncio.Task[Any]] = []
+    hear = AsyncConnection._hear
+
+    def cancelled(self: AsyncConnection, timeout: float | None) -> bool:
+        heard = hear(self, timeout)
+        while tasks:
+            tasks.pop().cancel()
+        return heard
+
+    async def main() -> None:
+        async with await txpool.aconnect(two.one) as connection:
+            await connection.set_autocommit(True)
+            await connection.execute("listen here")
+            listening = asyncio.ensure_future(anext(connection.notifies()))
+            await listens(connection)
+            tasks.append(listening)
+            await asyncio.to_thread(two.databases.execute, "one", "notify here, '0'; notify here, '1'")
+            await asyncio.wait([listening])
+            assert listening.cancelled()
+            heard = [(await anext(connection.notifies())).payload for _ in range(2)]
+            assert heard == ["0", "1"]
+
+    monkeypatch.setattr(AsyncConnection, "_hear", cancelled)
     asyncio.run(main())

@@ -19,7 +19,7 @@ from txpool import loops
 from txpool.resources.deadlines import ReplyTimeout, reply_timeout
 from txpool.resources.postgresql.session.forks import OneProcessConnection
 from txpool.resources.postgresql.session.libpq import ACTIVE, INTERVAL, LibpqSession, bounded
-from txpool.resources.postgresql.session.psycopg_private import CANCEL_TIMEOUT, rolling_back, wait
+from txpool.resources.postgresql.session.psycopg_private import CANCEL_TIMEOUT, WaitTimeout, rolling_back, wait
 
 _until: ContextVar[float | None] = ContextVar("until", default=None)
 
@@ -47,9 +47,11 @@ class DeadlineConnection(OneProcessConnection):
         call = loops.current()
         if call is None:
             return super().wait(gen, interval, timeout)
-        if timeout is not None:
-            return call.in_thread(super().wait, gen, interval, timeout)
+        if timeout is not None and timeout <= 0:  # it only looks
+            return super().wait(gen, interval, timeout)
         try:
+            if timeout is not None:
+                return _steps_within(call, gen, self.pgconn.socket, timeout)
             return call.steps(gen, self.pgconn.socket)
         except Exception:
             raise
@@ -67,6 +69,19 @@ class DeadlineConnection(OneProcessConnection):
     @classmethod
     def opening(cls, steps: Any) -> Any:
         return bounded(steps, _until.get(), "connection timeout: the server has not answered in time")
+
+
+def _steps_within(call: loops.TaskCall, gen: Generator[Any, Any, Any], descriptor: int, timeout: float) -> Any:
+    """As psycopg's wait() with a timeout, as notifies() has it."""
+    until = monotonic() + timeout
+    try:
+        events = next(gen)
+        while True:
+            events = gen.send(call.wait_for(descriptor, int(events), max(until - monotonic(), 0)))
+            if monotonic() >= until:
+                raise WaitTimeout("wait timeout expired")
+    except StopIteration as done:
+        return done.value
 
 
 def deadline_after(timeout: float | None) -> float | None:

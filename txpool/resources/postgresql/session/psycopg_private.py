@@ -30,6 +30,8 @@ _ABORTED = int(pq.ExecStatus.PIPELINE_ABORTED)
 _SYNC = int(pq.ExecStatus.PIPELINE_SYNC)
 # Names of their own: Python 3.11 calls a function for each member that is read from an Enum.
 _PREPARE_NOW, _NOT_PREPARED = Prepare.SHOULD, Prepare.NO
+#: What psycopg's wait() raises at its timeout: notifies() ends by it.
+WaitTimeout: type[Exception] = psycopg.errors._WaitTimeout
 #: Seconds that a cancel of a statement may take.
 CANCEL_TIMEOUT = 5.0
 #: The class of template strings, which Python has from 3.14 on; before that nothing is of it.

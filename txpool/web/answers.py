@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import iscoroutinefunction
 from typing import Generic, TypeVar
 
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack, TransactionTimeout
@@ -63,6 +64,12 @@ class Middleware(Generic[A, R]):
         rollback_on_status: Callable[[int], object] = is_error,
         max_body: int = MAX_BODY,
     ) -> None:
+        for name, function in (("exclude", exclude), ("rollback_on_status", rollback_on_status)):
+            if iscoroutinefunction(function):
+                raise ProgrammingError(
+                    f"TransactionMiddleware({name}={function!r}): nobody awaits a coroutine function, and each request "
+                    "would count as one for which it is true: give a plain function"
+                )
         self._app = app
         self._timeout = timeout
         self._exclude = exclude

@@ -8,6 +8,7 @@ the application, so that nothing more of the request runs.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +20,9 @@ from txpool.tm.demarcation.block import transaction
 from txpool.web import answers
 
 logger = logging.getLogger("txpool")
+
+_NAME = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")  # no control character
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -144,17 +148,25 @@ class _Exchange:
         if self._status:
             raise ProgrammingError(f"{self._name}: the application has started its response twice")
         for name, value in message.get("headers", ()):
-            if not (isinstance(name, bytes) and isinstance(value, bytes)) or b"\n" in name + value:
+            if not (isinstance(name, bytes) and isinstance(value, bytes)) or not (
+                _NAME.fullmatch(name) and _VALUE.fullmatch(value)
+            ):
                 raise ProgrammingError(f"{self._name}: the header {name!r} cannot be sent")
             if name.lower() == b"content-type" and value.lower().startswith(answers.EVENT_STREAM.encode()):
                 raise answers.streams_events(self._name)
-        self._status = int(message["status"])
+        status = int(message["status"])
+        if not 200 <= status <= 599:
+            raise ProgrammingError(f"{self._name}: {status} is no status of a response")
+        self._status = status
 
     def _add(self, message: Message) -> None:
         if not self._status:
             raise ProgrammingError(f"{self._name}: the application has not started its response")
         answers.require_in_time(self._block.entered_transaction, self._status)
-        self._size += len(message.get("body", b""))
+        body = message.get("body", b"")
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise ProgrammingError(f"{self._name}: a body of {type(body).__name__} cannot be sent")
+        self._size += len(body)
         answers.require_size(self._name, self._size, self._limit)
 
     def _require_complete(self) -> None:

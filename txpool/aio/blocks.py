@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError, Lock, sleep
+from asyncio import CancelledError, Lock, _get_running_loop, sleep
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -21,11 +21,12 @@ _TURNS: Final = 3
 class Block:
     """One that is open. It owns the locks that are held in it: its calls are made in one greenlet after the other."""
 
-    __slots__ = ("_turn", "closing", "connection", "kind", "left", "outer", "pipeline")
+    __slots__ = ("_turn", "closing", "connection", "kind", "left", "loop", "outer", "pipeline")
 
     def __init__(self, connection: AsyncConnection, kind: str) -> None:
         self.connection = connection
         self.kind = kind
+        self.loop = _get_running_loop()
         self.left = False
         #: The innermost block around it.
         self.outer: Block | None = innermost.get()

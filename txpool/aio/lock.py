@@ -118,6 +118,11 @@ class TaskLock:
         owner: Any = self._owner
         if type(owner) is type(call) and owner.loop is call.loop:
             owner.go_on_blocking()
+        elif type(owner) is not int and owner is not None and owner.loop is call.loop:  # a block of another task
+            raise ProgrammingError(
+                f"{self._gtrid or 'a connection'} is within a {owner.kind} of another task, and what waits for that "
+                "block's end was closed, perhaps with its event loop: it would wait for ever. Nothing was sent"
+            )
 
     def _leave(self, waiter: _Waiter) -> bool:
         """Stop waiting; whether it was handed over by then."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import anyio
@@ -141,3 +142,48 @@ def test_a_loop_that_is_closed_at_each_switch(two: TwoDatabases, collected: bool
         outcomes.append(held)
         number += 1
     assert {*outcomes} == {(0, 0), (1, 1)}
+
+
+@pytest.mark.parametrize("kind", ["COPY", "pipeline", "stream"])
+def test_a_loop_that_is_closed_while_the_end_waits_for_a_block(two: TwoDatabases, kind: str) -> None:
+    """The block is another task's, which goes on nowhere. A thread rolls back, once that is closed, too."""
+    left: list[Any] = []
+
+    async def child(begun: asyncio.Event) -> None:
+        connection = await txpool.aconnect(two.one)
+        if kind == "stream":
+            async for _ in connection.cursor().stream("select generate_series(1, 100000)"):
+                begun.set()
+                await asyncio.Event().wait()
+        async with connection.pipeline() if kind == "pipeline" else connection.cursor().copy("copy t from stdin"):
+            begun.set()
+            await asyncio.Event().wait()
+
+    async def parent(stopped: ExitStack) -> None:
+        loop, begun = asyncio.get_running_loop(), asyncio.Event()
+        async with txpool.transaction():
+            await two.insert(1)
+            left.append(child(begun))
+            left.append(loop.create_task(left[1]))
+            await begun.wait()
+            stopped.enter_context(struck_at(1, loop.stop))
+
+    def work() -> None:
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)
+        with ExitStack() as stopped:
+            left.append(parent(stopped))
+            with suppress(RuntimeError):  # it was stopped before the coroutine has ended
+                loop.run_until_complete(left[0])
+        loop.close()
+        for coroutine in left[:2]:
+            coroutine.close()
+        left.clear()
+        gc.collect()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    until(lambda: two.one.statistics().taken == two.two.statistics().taken == 0)
+    assert (two.held(1), two.prepared) == ((0, 0), [])

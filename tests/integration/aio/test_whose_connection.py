@@ -93,17 +93,20 @@ def test_what_is_required_behind_a_request(two: TwoDatabases) -> None:
     server = two.databases.server
     options: dict[str, Any] = {"driver": "psycopg", "mode": "xa", "transaction_required": "strict"}
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-        async with await txpool.aconnect(source) as connection:
+    async def main(source: txpool.DataSource) -> None:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
             with pytest.raises(txpool.ProgrammingError, match=r"transaction\.required = strict"):
                 await connection.execute("insert into t values (1)")
 
-    async def send(message: Any) -> None:
-        pass
+        async def send(message: Any) -> None:
+            pass
 
-    scope = {"type": "http", "method": "POST", "path": "/"}
+        async with await txpool.aconnect(source) as connection:
+            scope = {"type": "http", "method": "POST", "path": "/"}
+            await TransactionMiddleware(app)(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]
+
     with txpool.DataSource(name="checked", url=server.url("one"), password=server.password, **options) as source:
-        asyncio.run(TransactionMiddleware(app)(scope, asyncio.Event().wait, send))  # type: ignore[arg-type]
+        asyncio.run(main(source))
     assert two.held(1) == (0, 0)

@@ -16,6 +16,7 @@ from txpool.loops import in_thread
 from txpool.tm import own
 from txpool.tm.ambient import ambient
 from txpool.tm.completion import dropped
+from txpool.tm.completion.joined import has_open_blocks
 from txpool.tm.completion.status import OPEN
 from txpool.tm.manager import get_manager
 from txpool.tm.rules.extent import DISMISSED
@@ -95,7 +96,7 @@ async def dismiss(block: transaction, error: BaseException | None) -> None:
         if entered.status in OPEN:
             dropped.roll_back_abandoned(entered)
         entered.block = None
-        if not entered.has_open_blocks:  # else what is left of them would stand outside of it
+        if not has_open_blocks(entered):  # else what is left of them would stand outside of it
             entered.extent = DISMISSED
 
 

@@ -32,7 +32,7 @@ def finished(result: Any) -> Any:
         try:
             return running.result(_LOOK_AGAIN)
         except CancelledError:
-            raise OperationalError("the event loop ended before it had an answer") from None
+            raise OperationalError("it was cancelled in the event loop before it had an answer") from None
         except TimeoutError:
             if running.done():
                 return running.result()

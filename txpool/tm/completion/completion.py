@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from txpool import loops
 from txpool.errors import ProgrammingError, TransactionRolledBack, TransactionTimeout, described
@@ -24,7 +23,7 @@ from txpool.tm.commit.one_phase import commit_alone
 from txpool.tm.commit.phase import PREPARE
 from txpool.tm.commit.progress import MANY, PhaseTwoProgress
 from txpool.tm.commit.request import COMMITTED, IN_DOUBT, CommitRequest, Outcome, Result
-from txpool.tm.completion import dropped
+from txpool.tm.completion import dropped, joined
 from txpool.tm.completion.empty import warn_of_empty
 from txpool.tm.completion.outcome import no_more_work, raise_outcome, rolled_back
 from txpool.tm.completion.status import ACTIVE, COMMITTING, MARKED_ROLLBACK, OPEN, STATUS_OF, UNDER_WAY, Status
@@ -54,7 +53,7 @@ class Completion:
     in_loop = False  #: A task of an event loop has begun it.
     awaits = False  #: Synchronous calls of its tasks are refused.
     _cancels: tuple[Callable[[], object], ...] = ()
-    _joined: WeakSet[object] | None = None  #: The blocks that have joined it and are open; None if there was none.
+    values: dict[Any, Any]
     _log: DecisionLog | None
     _resolve_later: Callable[[Any, Coordinator], object]
     _pid: int
@@ -104,24 +103,6 @@ class Completion:
             if self.status is Status.ACTIVE:
                 self.status = Status.MARKED_ROLLBACK
 
-    def note_joined(self, block: object) -> None:
-        """This block has joined it. It commits as a whole, or not: so a commit rolls back while it is open."""
-        with self._lock:
-            if self._joined is None:
-                self._joined = WeakSet()
-            self._joined.add(block)
-
-    def note_left(self, block: object) -> None:
-        """This block, which has joined it, was left."""
-        if self._joined is not None:
-            self._joined.discard(block)
-
-    @property
-    def has_open_blocks(self) -> bool:
-        """Whether a block that has joined it is open, in another task or thread."""
-        joined = self._joined
-        return joined is not None and len(joined) > 0
-
     def _begin_decision(self) -> BaseException | None:
         """The rollback cause; if there is none, no later one counts.
 
@@ -129,17 +110,13 @@ class Completion:
         at `_deciding`. So a timeout is heard here, or cancels nothing.
         """
         self._deciding = True
-        if self._deferring and self._rollback_cause is None:
-            self._rollback_cause = rolled_back(self.gtrid, "another thread was still adding work to it")
-        if self._joined is not None and self._rollback_cause is None and self.has_open_blocks:
-            problem = "a block that had joined it was still open, as that of a task or thread that nobody has awaited"
-            self._rollback_cause = rolled_back(self.gtrid, problem)
-        if self.decide_before is not None and monotonic() > self.decide_before and self._rollback_cause is None:
+        problem = joined.why_open(self, self._deferring) if self._deferring or self.values else ""
+        if self.decide_before is not None and monotonic() > self.decide_before:
             problem = "its prepared branch may be ended by its server before recovery could commit it"
+        if problem and self._rollback_cause is None:
             self._rollback_cause = rolled_back(self.gtrid, problem)
         cause = self._rollback_cause
-        if cause is not None:
-            self._deciding = False
+        self._deciding = cause is None
         return cause
 
     def expire(self, seconds: float) -> None:

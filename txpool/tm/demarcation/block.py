@@ -18,6 +18,7 @@ from txpool.sql.characteristics import UNSPECIFIED, Characteristics, IsolationLe
 from txpool.tm.ambient import ambient_variable, live, make_ambient
 from txpool.tm.commit.annotations import checked_note
 from txpool.tm.completion import dropped
+from txpool.tm.completion.joined import note_joined, note_left
 from txpool.tm.completion.status import OPEN
 from txpool.tm.demarcation.propagation import require_recordable
 from txpool.tm.manager import get_manager
@@ -107,7 +108,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
                 self._idempotent.claim(ambient)
             if self._note and not ambient.note:
                 ambient.note = self._note
-            ambient.note_joined(self)
+            note_joined(ambient, self)
         else:
             if not self._requires_new and spark.is_loaded():
                 refuse_beginning_in_task()
@@ -218,7 +219,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         if self.joined:
             if error is not None:
                 self.entered_transaction.set_rollback_only(error)
-            self.entered_transaction.note_left(self)
+            note_left(self.entered_transaction, self)
             return False
         try:
             # Perhaps in a finaliser, which must do no I/O and take no lock.

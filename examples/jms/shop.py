@@ -15,6 +15,15 @@ import txpool
 HERE = Path(__file__).parent
 
 
+def listens(port):
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as connection:
+            # The system may choose that very port for this end: then it is connected with itself.
+            return connection.getsockname() != connection.getpeername()
+    except OSError:
+        return False
+
+
 def start_broker(folder):
     """A broker, its port and its class path, out of Maven."""
     jars = folder / "classpath"
@@ -27,14 +36,11 @@ def start_broker(folder):
     command = [sys.executable, HERE / "broker.py", jars.read_text(), folder / "broker.xml"]
     with (folder / "broker.log").open("ab") as log:
         broker = subprocess.Popen(command, stdout=log, stderr=log)
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return broker, port, jars.read_text()
-        except OSError:
-            if broker.poll() is not None:
-                raise SystemExit((folder / "broker.log").read_text()) from None
-            time.sleep(0.1)
+    while not listens(port):
+        if broker.poll() is not None:
+            raise SystemExit((folder / "broker.log").read_text())
+        time.sleep(0.1)
+    return broker, port, jars.read_text()
 
 
 def main():

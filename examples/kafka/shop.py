@@ -23,6 +23,15 @@ def free_port():
         return listening.getsockname()[1]
 
 
+def listens(port):
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as connection:
+            # The system may choose that very port for this end: then it is connected with itself.
+            return connection.getsockname() != connection.getpeername()
+    except OSError:
+        return False
+
+
 def start_broker(folder, port):
     """A broker of one node, out of Maven."""
     jars = folder / "classpath"
@@ -46,14 +55,11 @@ transaction.state.log.min.isr=1
         format_disk = ["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", folder / "server.properties"]
         subprocess.run([*java, *format_disk], check=True, **said)
         broker = subprocess.Popen([*java, "kafka.Kafka", folder / "server.properties"], **said)
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return broker
-        except OSError:
-            if broker.poll() is not None:
-                raise SystemExit((folder / "broker.log").read_text()) from None
-            time.sleep(0.1)
+    while not listens(port):
+        if broker.poll() is not None:
+            raise SystemExit((folder / "broker.log").read_text())
+        time.sleep(0.1)
+    return broker
 
 
 def main():

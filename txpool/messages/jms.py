@@ -69,14 +69,16 @@ class JmsSession(MessageSession):
     @contextmanager
     def _branch(self) -> Iterator[JmsConnection]:
         """The session of the ambient transaction's branch. An error within it is a vote to roll back."""
-        raw = ambient_transaction().enlist_datasource(self.source).pooled.begun()
-        try:
-            yield raw
-        except BaseException as error:
-            raw.failed = error
-            if isinstance(error, JavaError) and raw.lost:
-                raise ConnectionLost(str(error)) from error
-            raise
+        part = ambient_transaction().enlist_datasource(self.source)
+        with part.lock:  # what another thread sent before START, or behind END, would be in no branch
+            raw = part.pooled.begun()
+            try:
+                yield raw
+            except BaseException as error:
+                raw.failed = error
+                if isinstance(error, JavaError) and raw.lost:
+                    raise ConnectionLost(str(error)) from error
+                raise
 
     def _from(self) -> str:
         if self._queue is None:

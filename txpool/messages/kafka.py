@@ -93,7 +93,9 @@ class KafkaSession(MessageSession):
         if self._topics is None:
             self._topics = Topics(lambda each: MANAGER.wire_of(self.source).parts(each))
         record = self._topics.record(topic, sent)
-        ambient.enlist_datasource(self.source).pooled.send(record)
+        part = ambient.enlist_datasource(self.source)
+        with part.lock:  # PREPARE would leave out what another thread adds meanwhile
+            part.pooled.send(record)
 
     # -- receiving ----------------------------------------------------------------------------------------------
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import threading
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +256,31 @@ def test_a_rollback_sends_nothing_and_delivers_again(site: Site) -> None:
     assert site.out() == []
     with pytest.raises(txpool.ProgrammingError, match="outside a transaction"):
         site.inward.receive()
+
+
+def test_what_two_threads_send_is_in_the_branch(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that sends while the other one's START is under way waits for that."""
+    starts, sent = threading.Event(), threading.Event()
+    start = broker.Artemis.start
+
+    def begin(given: broker.Artemis, raw: JmsConnection, xid: Xid) -> None:
+        starts.set()
+        sent.wait(1)  # the other thread waits for this one
+        start(given, raw, xid)
+
+    def send_second() -> None:
+        starts.wait()
+        site.outward.send("two")
+        sent.set()
+
+    monkeypatch.setattr(broker.Artemis, "start", begin)
+    with ThreadPoolExecutor(1) as threads:
+        with pytest.raises(KeyError), txpool.transaction():
+            sending = threads.submit(copy_context().run, send_second)
+            site.outward.send("one")
+            sending.result()
+            raise KeyError
+    assert site.out() == []
 
 
 def test_ten_rollbacks_make_a_dead_letter(site: Site) -> None:

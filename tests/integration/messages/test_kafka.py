@@ -7,9 +7,12 @@ import os
 import signal
 import sqlite3
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from contextvars import copy_context
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +33,7 @@ from txpool import failpoints
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.kafka import branch
-from txpool.resources.kafka.branch import end_branch, evidence_of
+from txpool.resources.kafka.branch import KafkaWork, end_branch, evidence_of
 from txpool.resources.kafka.records import Producer, Record
 from txpool.resources.kafka.wire import Wire
 from txpool.xid import parse
@@ -216,6 +219,27 @@ def test_a_topic_takes_what_is_parked_in_the_positions_transaction(site: Site) -
         inward.parked()
 
 
+def test_what_a_thread_sends_at_the_commit_is_sent_or_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_send, committed = threading.Event(), threading.Event()
+    require_active = KafkaWork.require_active
+
+    def require(given: KafkaWork) -> None:
+        require_active(given)
+        if threading.current_thread() is not threading.main_thread():
+            may_send.set()
+            committed.wait(1)  # the commit waits for this thread
+
+    monkeypatch.setattr(KafkaWork, "require_active", require)
+    with ThreadPoolExecutor(1) as threads:
+        with txpool.transaction():
+            site.outward.send("one")
+            sending = threads.submit(copy_context().run, site.outward.send, "two")
+            assert may_send.wait(LONG)
+        committed.set()
+        sending.result()
+    assert site.out() == [b"one", b"two"]
+
+
 def test_a_receive_that_does_not_wait_polls_all_the_same(site: Site) -> None:
     site.inward.send("one")
     deadline = time.monotonic() + LONG
@@ -319,6 +343,8 @@ def test_a_consumer_without_a_group_ends_with_an_error(tmp_path: Path) -> None:
     with pytest.raises(txpool.ConfigurationError, match="group is missing"):
         work.run()
     work.session.close()
+
+
 
 
 def test_without_its_client_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,10 @@ def consume(
         found.session  # noqa: B018 - what is wrong from the beginning is an error
         stopped = stopped_by_signals()
         logger.info("%s: consuming", found.session.name)
-        done = found.run(stopped, once=once)
+        try:
+            done = found.run(stopped, once=once)
+        finally:
+            found.session.close()  # so that a broker's group need not wait for it
         typer.echo(f"{done} done")
 
 

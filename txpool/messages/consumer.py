@@ -80,7 +80,7 @@ class Consumer:
         while not stopped():
             try:
                 if not source.wait(0 if once else self._poll):
-                    if once:
+                    if once and source.has_read_all():
                         break
                     continue
                 if singly:
@@ -91,7 +91,7 @@ class Consumer:
                     count, right, empty = self._batch(source)
                     done, singly = done + count, 0 if right else self._most
                     if right and empty:  # other consumers have what there is
-                        if once:
+                        if once and source.has_read_all():
                             break
                         time.sleep(_PAUSE)
                 failures = 0

@@ -177,8 +177,22 @@ class KafkaSession(MessageSession):
                 waiting = [each for each in self._buffers.values() if each.records and each.not_before <= now]
                 if waiting or not again:
                     return bool(waiting)
-                self._poll(timeout)
+                self._poll(max(_LEAST, timeout))
         return False
+
+    def has_read_all(self) -> bool:
+        from kafka.structs import MemberState
+
+        with self._alone():
+            consumer = self._kafka()
+            if consumer.group_metadata().state != MemberState.STABLE:
+                return False
+            buffers = {each: self._buffers.get(each.partition) for each in consumer.assignment()}
+            if None in buffers.values():
+                return False
+            read = [each for each, buffer in buffers.items() if buffer is not None and not buffer.records]
+            ends = consumer.end_offsets(read) if read else {}
+            return all((consumer.position(each, timeout_ms=1000) or 0) >= end for each, end in ends.items())
 
     def begin_one(self) -> ReceivedMessage | None:
         with self._alone(), transaction() as ambient:

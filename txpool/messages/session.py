@@ -178,6 +178,10 @@ class MessageSession(ABC):
     def wait(self, timeout: float) -> bool:
         """Wait outside any transaction until there may be something to receive; False if there is not."""
 
+    def has_read_all(self) -> bool:
+        """Whether wait() has told that there is nothing to receive now, and not only that nothing has come yet."""
+        return True
+
     @abstractmethod
     def begin_one(self) -> ReceivedMessage | None:
         """The next message, of which one more try begins: that is written durably. None if there is none now."""

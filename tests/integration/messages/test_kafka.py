@@ -219,6 +219,27 @@ def test_a_topic_takes_what_is_parked_in_the_positions_transaction(site: Site) -
         inward.parked()
 
 
+@pytest.mark.costly
+def test_once_does_what_there_is_and_leaves_the_group(site: Site) -> None:
+    (site.folder / "shop.py").write_text(
+        "import txpool\n\n@txpool.consumer('in.properties', max_messages=2)\ndef ship(messages):\n"
+        "    with txpool.connect('orders.properties') as orders:\n        for each in messages:\n"
+        "            orders.execute('insert into done values (?)', [each.text])\n"
+    )
+    file = site.folder / "in.properties"
+    file.write_text(file.read_text().replace("driver.group_instance_id", "#"))  # which would stay a member
+    for number in range(5):
+        site.outward.send(f"other {number}")
+        site.inward.send(str(number))
+    command = ["-m", "txpool", "consume", "shop:ship", "--once", "--conf", "txpool.properties"]
+    done = preloaded.run(*command, cwd=site.folder, env=dict(os.environ))
+    assert (done.returncode, done.stdout) == (0, "5 done\n"), done.stderr
+    assert site.sql("select body from done") == [(str(number),) for number in range(5)]
+    with closing(site.broker.admin()) as admin:
+        (group,) = admin.describe_groups([f"shop-{site.topics[0]}"]).values()
+    assert group["members"] == []
+
+
 def test_what_a_thread_sends_at_the_commit_is_sent_or_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     may_send, committed = threading.Event(), threading.Event()
     require_active = KafkaWork.require_active

@@ -24,7 +24,7 @@ from txpool.tm.demarcation.block import transaction
 from txpool.tm.subordinate import Subordinate
 
 if TYPE_CHECKING:
-    from kafka import KafkaConsumer
+    from kafka import KafkaConsumer, TopicPartition
 
     from txpool.datasource import DataSource, Source
     from txpool.resources.kafka.records import Topics
@@ -264,7 +264,9 @@ class KafkaSession(MessageSession):
         for number in self._buffers.keys() - assigned.keys():
             del self._buffers[number]
         for number in assigned.keys() - self._buffers.keys():  # it begins where the row says
-            self._seek(number, self._position_or_start(number, assigned[number]))
+            begin = self._position_or_start(number, assigned[number])
+            self._require_reached(assigned[number], begin)
+            self._seek(number, begin)
             polled.pop(assigned[number], None)
         for place, records in polled.items():
             filled = self._buffers.get(place.partition)
@@ -273,8 +275,20 @@ class KafkaSession(MessageSession):
                 position = consumer.position(place, timeout_ms=1000)
                 filled.end = max(filled.end, position or 0, records[-1].offset + 1)
                 if position is not None and position < filled.end:  # a rebalance has set it back to the topic's begin
+                    self._require_reached(place, filled.end)
                     consumer.seek(place, filled.end)
         self._polling = False
+
+    def _require_reached(self, place: TopicPartition, position: int) -> None:
+        """OperationalError if the partition ends before the position: it is another topic of that name, say."""
+        end = self._kafka().end_offsets([place])[place]
+        if end < position:
+            raise OperationalError(
+                f"{self.name}: the position of {self._group} in partition {place.partition} of {self._topic} is "
+                f"{position}, and the partition ends at {end}: the topic was deleted and created again, maybe, or has "
+                "lost messages. Nothing was received: the position would leave out what is there now. Delete its row "
+                f"in {self.datasource.name} to receive all of that"
+            )
 
     def _pause(self, consumer: KafkaConsumer) -> None:
         """Poll nothing of the partitions that wait for a message to be tried again: the rest would fill the memory."""

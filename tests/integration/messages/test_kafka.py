@@ -219,6 +219,33 @@ def test_a_topic_takes_what_is_parked_in_the_positions_transaction(site: Site) -
         inward.parked()
 
 
+def test_a_topic_that_was_created_again_loses_nothing_in_silence(site: Site) -> None:
+    for text in ("one", "two"):
+        site.inward.send(text)
+    with txpool.transaction():
+        found = site.inward.receive(10, timeout=LONG)
+        while len(found) < 2:
+            found += site.inward.receive(10, timeout=LONG)
+        work(found)
+    with closing(site.broker.admin()) as admin:
+        admin.delete_topics([site.topics[0]])
+    site.broker.create_topics(site.topics[0])
+    with closing(KafkaProducer(bootstrap_servers=site.broker.address)) as producer:
+        producer.send(site.topics[0], b"new").get(60)
+    site.again()
+    deadline = time.monotonic() + LONG
+    with pytest.raises(txpool.OperationalError, match="created again"):
+        while time.monotonic() < deadline:
+            with txpool.transaction() as ambient:
+                ambient.may_be_empty = True
+                assert site.inward.receive(10, timeout=1) == []
+    site.sql("delete from txpool_message_positions")
+    with txpool.transaction():
+        found = site.inward.receive(10, timeout=LONG)
+        work(found)
+    assert texts(found) == ["new"]
+
+
 @pytest.mark.costly
 def test_once_does_what_there_is_and_leaves_the_group(site: Site) -> None:
     (site.folder / "shop.py").write_text(
@@ -366,6 +393,12 @@ def test_a_consumer_without_a_group_ends_with_an_error(tmp_path: Path) -> None:
     work.session.close()
 
 
+@pytest.mark.parametrize("key", ["auto_offset_reset", "isolation_level", "bootstrap_servers"])
+def test_what_must_stay_as_it_is_is_an_error_at_once(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "out.properties"
+    file.write_text(f"driver = kafka\nurl = kafka://localhost\ntopic = out\ndriver.{key} = latest\n")
+    with pytest.raises(txpool.ConfigurationError, match=f"driver.{key} = .* must stay"):
+        txpool.session(file)
 
 
 def test_without_its_client_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

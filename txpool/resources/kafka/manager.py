@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The value of prepared.owners that says so.
 _ANY = "any"
+#: The arguments of kafka-python's consumer that are txpool's own: others would lose messages, or do them twice.
+_OWN = ("bootstrap_servers", "group_id", "enable_auto_commit", "auto_offset_reset", "isolation_level")
 _wires: WeakKeyDictionary[Any, tuple[Wire, str]] = WeakKeyDictionary()
 
 
@@ -50,6 +52,9 @@ class Kafka(ResourceManager):
             raise settings.properties.error("topic", "is missing: write topic = orders")
         if parking_topic(settings) == "":
             raise settings.properties.error("parking", "names no topic: write parking = topic:orders-parked")
+        for key in _OWN:
+            if f"driver.{key}" in settings.properties:
+                raise settings.properties.error(f"driver.{key}", "must stay as txpool sets it: leave it out")
 
     def begin(self, source: Source, transaction: Any, timeout: float | None) -> tuple[KafkaWork, KafkaBranch]:
         wire, cluster = self._of(source)

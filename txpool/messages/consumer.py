@@ -181,8 +181,8 @@ class Consumer:
         return len(messages), None
 
     def _park(self, source: MessageSession, message: ReceivedMessage, error: str) -> None:
-        if source.park(message, error):
-            logger.error("%s: message %s is parked in %s: %s", source.name, message.id, source.parking, error)
+        if where := source.park(message, error):
+            logger.error("%s: message %s is parked in %s: %s", source.name, message.id, where, error)
 
     def _recover(self) -> None:
         """End what a consumer that is dead has left prepared: its messages are held until then."""

@@ -190,14 +190,14 @@ class JmsSession(MessageSession):
     def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
         self._later[message.place] = time.monotonic() + delay
 
-    def park(self, message: ReceivedMessage, error: str) -> bool:
+    def park(self, message: ReceivedMessage, error: str) -> str:
         with self._apart() as raw:
             raw.create_queue(self.parking)
         with transaction(), self._branch() as raw:
             found = self._take(raw, message)
             if found is not None:
                 raw.send(raw.queue(self.parking), self._to_park(raw, found, message, error))
-        return found is not None
+        return "" if found is None else self.parking
 
     def _to_park(self, raw: JmsConnection, found: Any, message: ReceivedMessage, error: str) -> Any:
         headers: Mapping[str, str] = {**message.headers, ERROR: readable(error)}

@@ -8,6 +8,7 @@ nothing is sent to Kafka, Kafka takes no part in the commit.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import time
 from collections import deque
@@ -15,7 +16,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from txpool.errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
+from txpool.errors import (
+    IntegrityError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    TransactionRolledBack,
+    chain,
+    described,
+)
 from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, apart, database_of
 from txpool.resources.kafka.manager import MANAGER, parking_topic
 from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tables_of
@@ -29,6 +38,8 @@ if TYPE_CHECKING:
     from txpool.datasource import DataSource, Source
     from txpool.resources.kafka.records import Topics
     from txpool.tm.transaction import Transaction
+
+logger = logging.getLogger("txpool.messages")
 
 #: The header with the error for which a message is parked in a topic.
 _ERROR = "txpool-error"
@@ -225,9 +236,23 @@ class KafkaSession(MessageSession):
             tables_of(self.datasource).forget_try(cursor, self._part(message.place.part), message.place.begun)
         return True
 
-    def park(self, message: ReceivedMessage, error: str) -> bool:
+    def park(self, message: ReceivedMessage, error: str) -> str:
+        from txpool.resources.kafka.records import REFUSED
+
+        if self._parking_topic is not None:
+            try:
+                return self._park_in(self._parking_topic, message, error)
+            except TransactionRolledBack as failure:
+                if not any(isinstance(each, REFUSED) for each in chain(failure, contexts=False)):
+                    raise
+                logger.warning("%s: %s", self.name, described(failure))
+        return self._park_in(None, message, error)
+
+    def _park_in(self, topic: str | None, message: ReceivedMessage, error: str) -> str:
+        """Park it in the topic, or in the table. Returns as `park`."""
         part, offset, _ = message.place
         tables, headers, key = tables_of(self.datasource), dict(message.headers), message.key
+        queue = self.parking if self._parking_topic is None else f"{self.name}-parked"
         if key is not None and readable(key) != key:  # which not every database could keep
             key, headers["txpool-key"] = readable(key), key
         try:
@@ -235,14 +260,14 @@ class KafkaSession(MessageSession):
                 position = self._position(part)[0]
                 if position > offset or not tables.advance(cursor, self._part(part), position, offset + 1):
                     raise _DoneAlready
-                if self._parking_topic is None:
-                    tables.insert(cursor, self.parking, Outgoing(message.id, message.body, key, headers, 0), error)
+                if topic is None:
+                    tables.insert(cursor, queue, Outgoing(message.id, message.body, key, headers, 0), error)
                 else:  # in the same transaction as the position
                     headers = {**message.headers, _ERROR: readable(error)}
-                    self._send_to(self._parking_topic, Outgoing(message.id, message.body, message.key, headers, 0))
+                    self._send_to(topic, Outgoing(message.id, message.body, message.key, headers, 0))
         except _DoneAlready:
-            return False
-        return True
+            return ""
+        return queue if topic is None else f"topic:{topic}"
 
     def parked(self) -> tuple[int, float | None]:
         if self._parking_topic is not None:

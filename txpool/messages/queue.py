@@ -179,9 +179,10 @@ class QueueSession(MessageSession):
             behind = self._tables.window(cursor, self._queue, message.place - 1)
             return not any(number == message.place for number, *_ in behind)  # else another transaction holds it
 
-    def park(self, message: ReceivedMessage, error: str) -> bool:
+    def park(self, message: ReceivedMessage, error: str) -> str:
         with transaction(), self._cursor() as cursor:
-            return self._tables.park(cursor, self._queue, message.place, self.parking, error)
+            was_there = self._tables.park(cursor, self._queue, message.place, self.parking, error)
+        return self.parking if was_there else ""
 
 
 def _message(row: QueuedRow) -> ReceivedMessage:

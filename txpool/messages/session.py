@@ -199,10 +199,10 @@ class MessageSession(ABC):
         return True
 
     @abstractmethod
-    def park(self, message: ReceivedMessage, error: str) -> bool:
+    def park(self, message: ReceivedMessage, error: str) -> str:
         """Move the message into the queue of parked ones, and go on behind it, in one transaction.
 
-        False if it had been taken already.
+        Returns where it is parked; empty if it had been taken already.
         """
 
     def parked(self) -> tuple[int, float | None]:

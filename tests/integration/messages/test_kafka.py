@@ -219,6 +219,29 @@ def test_a_topic_takes_what_is_parked_in_the_positions_transaction(site: Site) -
         inward.parked()
 
 
+@pytest.mark.costly
+def test_what_a_topic_does_not_take_is_parked_in_the_table(site: Site) -> None:
+    """Compressed it fits into its own topic; txpool sends it as it is."""
+    parked = f"{site.topics[0]}-parked"
+    site.broker.create_topics(parked)
+    write_site(site.folder, site.broker, site.topics, more=f"parking.after = 1\nparking = topic:{parked}\n")
+    body = b"x" * 2_000_000
+    large = {"compression_type": "gzip", "max_request_size": 4_000_000}
+    with closing(KafkaProducer(bootstrap_servers=site.broker.address, **large)) as producer:
+        producer.send(site.topics[0], body).get(60)
+        producer.send(site.topics[0], b"one").get(60)
+
+    @txpool.consumer(site.again(), poll=5)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        if messages[0].body == body:
+            raise ValueError("bad")
+        work(messages)
+
+    assert ship.run(once=True) == 1
+    assert site.sql("select queue, body, error from txpool_messages") == [("in-parked", body, "ValueError: bad")]
+    assert site.broker.committed(parked) == []
+
+
 def test_a_topic_that_was_created_again_loses_nothing_in_silence(site: Site) -> None:
     for text in ("one", "two"):
         site.inward.send(text)

@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING
 from kafka import KafkaProducer, errors
 
 from txpool.outbox.relays.broker import KEY, PATIENCE, BrokerDelivery, bytes_of, headers_of
+from txpool.resources.kafka.records import REFUSED
 
 if TYPE_CHECKING:
     from txpool.outbox.message import Message
-
-_REFUSED = (
-    errors.MessageSizeTooLargeError,
-    errors.RecordListTooLargeError,
-    errors.InvalidTimestampError,
-    errors.InvalidRecordError,  # such as one without a key, in a topic that is compacted
-)
 
 
 class KafkaDelivery(BrokerDelivery):
@@ -60,4 +54,4 @@ class KafkaDelivery(BrokerDelivery):
             connection.close(timeout=0)
 
     def _refuses(self, error: Exception) -> bool:
-        return isinstance(error, _REFUSED)
+        return isinstance(error, REFUSED)

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from kafka import errors
 from kafka.partitioner.default import murmur2
 from kafka.record.memory_records import MemoryRecordsBuilder
 
@@ -15,6 +16,13 @@ from txpool.resources.messages.tables import Outgoing
 
 #: The header with the id that a session of txpool's gives to a message.
 ID_HEADER = "txpool-id"
+#: What a broker answers if it does not take a message itself: it is too long, or has no key in a compacted topic.
+REFUSED = (
+    errors.MessageSizeTooLargeError,
+    errors.RecordListTooLargeError,
+    errors.InvalidTimestampError,
+    errors.InvalidRecordError,
+)
 #: How long one batch of messages may be, in bytes: the broker's own limit is a little more.
 _BATCH = 900_000
 #: For how many seconds the number of a topic's partitions is taken to be the same.

@@ -42,6 +42,8 @@ Work = Callable[[list[ReceivedMessage]], object]
 #: The longest wait before a message is tried again, in seconds; the first is one second, and each is twice the last.
 _LONGEST_WAIT = 60.0
 _PAUSE = 0.05
+#: For how many seconds the consumer that began a message's last try may yet take it, before another one parks it.
+_GRACE = 1.0
 #: After so many failures in a row that are nobody's fault it goes on otherwise.
 _FAILURES = 3
 #: What has ended so is never done again by itself.
@@ -58,6 +60,8 @@ class Consumer:
         self._of, self._function, self._most, self._poll = of, function, max_messages, poll
         #: Messages whose last try does not count, which is still to be written.
         self._owed: list[ReceivedMessage] = []
+        #: The id of the message that the last look has found, if all its tries had begun.
+        self._full: str | None = None
         self.__doc__ = function.__doc__
 
     def __call__(self, messages: list[ReceivedMessage]) -> object:
@@ -131,10 +135,24 @@ class Consumer:
         message = source.begin_one()
         if message is None:
             return None
+        seen, self._full = self._full, None
         if message.tries >= source.parking_after:
-            self._park(source, message, "no try of it has ended")
+            if seen == message.id:
+                self._park(source, message, "no try of it has ended")
+            else:
+                self._full = message.id
+                self._owed.append(message)  # this look is none
+                time.sleep(_GRACE)
             return False
-        done, failure = self._attempt(source, lambda: [message] if source.receive_one(message) else [], [message])
+        taken: list[ReceivedMessage] = []
+
+        def receive() -> list[ReceivedMessage]:
+            taken.extend([message] if source.receive_one(message) else [])
+            return taken
+
+        done, failure = self._attempt(source, receive, [message])
+        if failure is None and not taken and message not in self._owed:  # another consumer was faster
+            self._owed.append(message)
         if failure is not None:
             text, tries = described(failure), message.tries + 1
             if tries >= source.parking_after:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -258,6 +260,38 @@ def test_tries_count_also_if_none_has_ended(queue: Queue, place: Place) -> None:
     assert [session.begin_one().tries for _ in range(2)] == [0, 1]  # type: ignore[union-attr]
     assert txpool.consumer(session)(lambda _: None).run(once=True) == 0
     assert session.parked()[0] == 1
+
+
+def test_what_another_consumer_has_just_begun_is_not_parked(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was counted, and is taken a moment later."""
+    session, taken = queue(parking_after=1), list[bool]()
+    session.send("one")
+    begun = session.begin_one()
+    assert begun is not None
+
+    def sleep(_: float) -> None:
+        if not taken:
+            with txpool.transaction():
+                taken.append(session.receive_one(begun))
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr(sys.modules["txpool.messages.consumer"], "time", clock)
+    assert txpool.consumer(session)(lambda _: None).run(once=True) == 0
+    assert (taken, session.parked()[0]) == ([True], 0)
+
+
+def test_a_try_that_another_consumer_has_got_does_not_count(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, tries = queue(), list[int]()
+    session.send("one")
+    receive_one = session.receive_one
+
+    def receive(message: ReceivedMessage) -> bool:
+        tries.append(message.tries)
+        return len(tries) > 1 and receive_one(message)
+
+    monkeypatch.setattr(session, "receive_one", receive)
+    assert txpool.consumer(session)(lambda _: None).run(once=True) == 1
+    assert tries == [0, 0]
 
 
 @pytest.mark.parametrize("error", [txpool.HeuristicMixed, txpool.HeuristicHazard])

@@ -72,6 +72,8 @@ class MessageSession(ABC):
         settings = source.settings
         #: The queue of `datasource` in which parked messages are.
         self.parking = settings.parking_queue
+        if self.parking in (settings.queue, f"topic:{settings.topic}"):
+            raise settings.properties.error("parking", f"leads back to where it came from: {self.parking}")
         self.parking_after = settings.parking_after  #: How often a consumer tries a message.
         self._receiving = Lock()
 

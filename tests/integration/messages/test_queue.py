@@ -262,6 +262,20 @@ def test_tries_count_also_if_none_has_ended(queue: Queue, place: Place) -> None:
     assert session.parked()[0] == 1
 
 
+def test_a_consumer_of_what_is_parked_tries_it(queue: Queue) -> None:
+    session, done = queue(parking_after=1), list[str]()
+    session.send("one")
+    assert txpool.consumer(session)(lambda _: 1 / 0).run(once=True) == 0
+    parked = queue(queue=session.parking, parking_after=1)
+    assert txpool.consumer(parked)(lambda messages: done.extend(texts(messages))).run(once=True) == 1
+    assert done == ["one"]
+
+
+def test_no_queue_parks_in_itself(queue: Queue) -> None:
+    with pytest.raises(txpool.ConfigurationError, match="leads back"):
+        queue(parking="orders")
+
+
 def test_what_another_consumer_has_just_begun_is_not_parked(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was counted, and is taken a moment later."""
     session, taken = queue(parking_after=1), list[bool]()

@@ -49,7 +49,7 @@ _DELETE = "delete from {messages} where "
 _COUNT = "update {messages} set tries = tries + 1 where number = ?"
 _UNCOUNT = "update {messages} set tries = tries - 1 where number = ? and tries > 0"
 _LATER = "update {messages} set due = {now} + ?, error = ? where number = ? and queue = ?"
-_PARK = "update {messages} set queue = ?, due = {now}, error = ? where number = ? and queue = ?"
+_PARK = "update {messages} set queue = ?, due = {now}, error = ?, tries = 0 where number = ? and queue = ?"
 _STATE = "select count(*), {now} - min(sent_at) from {messages} where queue = ?"
 _LAST_ERROR = "select error from {messages} where queue = ? order by number desc limit 1"
 _POSITION = "select position, tries from {positions} where consumer = ? and topic = ? and part = ?"
@@ -198,7 +198,7 @@ class MessageTables(ABC):
         return changed == 1
 
     def park(self, cursor: Any, queue: str, number: int, parking: str, error: str) -> bool:
-        """Move the message into another queue; False if it is gone."""
+        """Move the message into another queue, whose consumers have not tried it yet; False if it is gone."""
         changed: int = self._execute(cursor, _PARK, [parking, readable(error), number, queue]).rowcount
         return changed == 1
 

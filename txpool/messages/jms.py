@@ -109,7 +109,8 @@ class JmsSession(MessageSession):
         """The message. NotSupportedError if it is none that can be received."""
         try:
             names = [str(name) for name in found.getPropertyNames() if not str(name).startswith(("JMS", "_AMQ"))]
-            headers = {name: str(call(found.getStringProperty, name)) for name in names}
+            values = {name: call(found.getStringProperty, name) for name in names}
+            headers = {name: "" if value is None else str(value) for name, value in values.items()}
             body = body_of(found, self.name)
         except (JavaError, UnicodeError) as error:
             if isinstance(error, JavaError) and error.java_class != _NO_TEXT:

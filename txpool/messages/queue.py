@@ -60,7 +60,7 @@ class QueueSession(MessageSession):
             if rows or time.monotonic() >= deadline:
                 return [_message(row) for row in rows]
             ambient.require_active()
-            self.wait(min(_POLL, deadline - time.monotonic()))
+            time.sleep(max(0.0, min(_POLL, deadline - time.monotonic())))
 
     def _held(self, ambient: Transaction, most: int) -> list[QueuedRow]:
         """The first rows that can be received, which the transaction holds now."""

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -118,6 +119,8 @@ class MessageSession(ABC):
             raise ProgrammingError(f"a message's key is text of 1 to {_MAX_KEY} characters, and nothing was sent")
         if not all(isinstance(name, str) and isinstance(value, str) for name, value in headers.items()):
             raise ProgrammingError("a message's headers are texts by names, and nothing was sent")
+        if not (isinstance(delay, int | float) and 0 <= delay < inf):
+            raise ProgrammingError("a message's delay is a number of seconds, and nothing was sent")
         made, data = str(uuid.uuid4()), body.encode() if isinstance(body, str) else body
         sent = Outgoing(made, data, key, headers, delay)
         ambient = current()

@@ -185,12 +185,13 @@ def test_large_messages_and_those_of_other_programs(site: Site) -> None:
     producer = plain.createProducer(plain.createQueue(site.queues[0]))
     text = plain.createTextMessage("€😀" * 100_000)
     text.setIntProperty("number", 5)
+    text.setStringProperty("none", None)
     producer.send(text)
     with txpool.transaction():
         found = site.inward.receive(10, timeout=60)
     assert [each.body for each in found] == [large, ("€😀" * 100_000).encode()]
     assert found[0].headers == {"h": "x" * 10_000}
-    assert found[1].headers == {"number": "5"}
+    assert found[1].headers == {"number": "5", "none": ""}
     producer.send(plain.createMapMessage())
     opened.close()
     with pytest.raises(txpool.NotSupportedError, match="MapMessage"), txpool.transaction():

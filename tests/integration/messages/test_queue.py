@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -127,6 +128,25 @@ def test_a_delay(queue: Queue) -> None:
     assert drained(session) == ["now"]
     with txpool.transaction():
         assert texts(session.receive(timeout=30)) == ["late"]
+
+
+@pytest.mark.parametrize("delay", [float("nan"), float("inf"), -1, "1"])
+def test_no_delay(queue: Queue, delay: Any) -> None:
+    session = queue()
+    with pytest.raises(txpool.ProgrammingError, match="number of seconds"):
+        session.send("never", delay=delay)
+
+
+def test_a_receive_that_waits_needs_no_second_connection(
+    place: Place, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place.kind == "mariadb":
+        pytest.skip("it looks over a second connection")
+    source = place.datasource("orders", pool_max_size=1, pool_max_wait=0.1)
+    monkeypatch.setattr(session := queue(), "_datasource", source)
+    with txpool.transaction():
+        assert session.receive(timeout=0.2) == []
+        session.send("one")
 
 
 def test_receive_waits_for_what_another_sends_meanwhile(queue: Queue, place: Place) -> None:

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import threading
 from base64 import urlsafe_b64decode
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -257,6 +258,16 @@ def test_a_rollback_sends_nothing_and_delivers_again(site: Site) -> None:
     assert site.out() == []
     with pytest.raises(txpool.ProgrammingError, match="outside a transaction"):
         site.inward.receive()
+
+
+def test_an_idle_session_that_another_thread_takes_first_is_no_error(site: Site) -> None:
+    class Emptied(deque[JmsConnection]):
+        def __len__(self) -> int:
+            return 1
+
+    site.sessions._idle = Emptied()
+    with closing_session(site.sessions.take()) as raw:
+        raw.ping()
 
 
 def test_what_two_threads_send_is_in_the_branch(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

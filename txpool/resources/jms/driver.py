@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -108,8 +109,7 @@ class JmsDriver:
         """An idle session that answers, or a new one. It has no timeout of one transaction's: others use it, too."""
         if self._pid != os.getpid():  # the parent's are the parent's
             self._pid, self._idle = os.getpid(), deque()
-        while self._idle:
-            raw = self._idle.pop()
+        while (raw := self._pop()) is not None:
             try:
                 if not raw.lost:
                     raw.ping()
@@ -132,8 +132,13 @@ class JmsDriver:
 
     def close_idle(self) -> None:
         """Close the idle sessions."""
-        while self._pid == os.getpid() and self._idle:
-            self._idle.pop().drop()
+        while self._pid == os.getpid() and (raw := self._pop()) is not None:
+            raw.drop()
+
+    def _pop(self) -> JmsConnection | None:
+        with suppress(IndexError):  # another thread may take the last one
+            return self._idle.pop()
+        return None
 
 
 def why_no_answer(name: str, error: BaseException) -> str:

@@ -11,10 +11,9 @@ import itertools
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from txpool.errors import (
     IntegrityError,
@@ -25,6 +24,7 @@ from txpool.errors import (
     chain,
     described,
 )
+from txpool.messages.kafka_received import ReceivedBuffer, has_read_all, message_of
 from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, apart, database_of
 from txpool.resources.kafka.manager import MANAGER, parking_topic
 from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tables_of
@@ -47,23 +47,6 @@ _ERROR = "txpool-error"
 _LEAST = 0.1
 
 
-class _Place(NamedTuple):
-    """Where a message is, and the position at which the work with it begins."""
-
-    part: int
-    offset: int
-    begun: int
-
-
-class _Buffer:
-    """What was polled of one partition, and is not known to be committed: all records from an offset on."""
-
-    def __init__(self, begin: int) -> None:
-        self.begin = self.end = begin
-        self.records: deque[Any] = deque()
-        self.not_before = 0.0  #: When its first message may be tried again, by the monotonic clock.
-
-
 class KafkaSession(MessageSession):
     """Sends to and receives from a topic."""
 
@@ -76,7 +59,7 @@ class KafkaSession(MessageSession):
         self._parking_topic = parking_topic(settings)
         self._topics: Topics | None = None
         self._consumer: tuple[int, KafkaConsumer] | None = None
-        self._buffers: dict[int, _Buffer] = {}
+        self._buffers: dict[int, ReceivedBuffer] = {}
         self._polling = False  #: A poll has begun, and an interrupt may have kept its records from the buffers.
         source.when_closed.append(self._close)
 
@@ -144,7 +127,7 @@ class KafkaSession(MessageSession):
                         self._trim(number, buffer, after)
 
     def _take(
-        self, begun: dict[int, tuple[int, int]], number: int, buffer: _Buffer, most: int
+        self, begun: dict[int, tuple[int, int]], number: int, buffer: ReceivedBuffer, most: int
     ) -> list[ReceivedMessage]:
         if not buffer.records:
             return []
@@ -158,9 +141,9 @@ class KafkaSession(MessageSession):
         taken = [each for each in buffer.records if each.offset >= after][:most]
         if taken:
             begun[number] = first, taken[-1].offset + 1
-        return [self._message(each, first) for each in taken]
+        return [message_of(self._topic, each, first) for each in taken]
 
-    def _trim(self, number: int, buffer: _Buffer, position: int) -> bool:
+    def _trim(self, number: int, buffer: ReceivedBuffer, position: int) -> bool:
         """Drop what is before the position; False if the buffer does not reach there: then it is polled from there."""
         while buffer.records and buffer.records[0].offset < position:
             buffer.records.popleft()
@@ -192,18 +175,8 @@ class KafkaSession(MessageSession):
         return False
 
     def has_read_all(self) -> bool:
-        from kafka.structs import MemberState
-
         with self._alone():
-            consumer = self._kafka()
-            if consumer.group_metadata().state != MemberState.STABLE:
-                return False
-            buffers = {each: self._buffers.get(each.partition) for each in consumer.assignment()}
-            if None in buffers.values():
-                return False
-            read = [each for each, buffer in buffers.items() if buffer is not None and not buffer.records]
-            ends = consumer.end_offsets(read) if read else {}
-            return all((consumer.position(each, timeout_ms=1000) or 0) >= end for each, end in ends.items())
+            return has_read_all(self._kafka(), self._buffers)
 
     def begin_one(self) -> ReceivedMessage | None:
         with self._alone(), transaction() as ambient:
@@ -215,7 +188,7 @@ class KafkaSession(MessageSession):
                 if self._trim(number, buffer, position) and buffer.records:
                     with self._cursor() as cursor:
                         if tables_of(self.datasource).try_again(cursor, self._part(number), position):
-                            return self._message(buffer.records[0], position, tries)
+                            return message_of(self._topic, buffer.records[0], position, tries)
         return None
 
     def receive_one(self, message: ReceivedMessage) -> bool:
@@ -329,7 +302,7 @@ class KafkaSession(MessageSession):
         consumer = self._kafka()
         if place in consumer.assignment():
             consumer.seek(place, position)
-        self._buffers[number] = _Buffer(position)  # behind the seek: an interrupt between them leaves no gap
+        self._buffers[number] = ReceivedBuffer(position)  # behind the seek: an interrupt between them leaves no gap
 
     def _kafka(self) -> KafkaConsumer:
         if self._consumer is None or self._consumer[0] != os.getpid():
@@ -398,19 +371,6 @@ class KafkaSession(MessageSession):
                 apart(start, read_only=False)
             return apart(lambda: self._position(number)[0])
         return found
-
-    def _message(self, record: Any, begun: int, tries: int = 0) -> ReceivedMessage:
-        from txpool.resources.kafka.records import ID_HEADER
-
-        headers = {name: (value or b"").decode("utf-8", "surrogateescape") for name, value in record.headers}
-        made = headers.get(ID_HEADER, "")
-        if made and readable(made) == made:
-            del headers[ID_HEADER]
-        else:  # it is anybody's text: neither a log nor every database could keep it
-            made = f"{self._topic}-{record.partition}-{record.offset}"
-        key = None if record.key is None else record.key.decode("utf-8", "surrogateescape")
-        place = _Place(record.partition, record.offset, begun)
-        return ReceivedMessage(record.value, key, headers, made, record.timestamp / 1000, place, tries)
 
 
 class _DoneAlready(Exception):

@@ -1,0 +1,59 @@
+"""What a consumer of Kafka's has received: buffers, messages, and whether there is more."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from txpool.messages.session import ReceivedMessage
+from txpool.resources.messages.tables import readable
+
+if TYPE_CHECKING:
+    from kafka import KafkaConsumer
+
+
+class ReceivedPlace(NamedTuple):
+    """Where a message is, and the position at which the work with it begins."""
+
+    part: int
+    offset: int
+    begun: int
+
+
+class ReceivedBuffer:
+    """What was polled of one partition, and is not known to be committed: all records from an offset on."""
+
+    def __init__(self, begin: int) -> None:
+        self.begin = self.end = begin
+        self.records: deque[Any] = deque()
+        self.not_before = 0.0  #: When its first message may be tried again, by the monotonic clock.
+
+
+def message_of(topic: str, record: Any, begun: int, tries: int = 0) -> ReceivedMessage:
+    """The message of a record of kafka-python's."""
+    from txpool.resources.kafka.records import ID_HEADER
+
+    headers = {name: (value or b"").decode("utf-8", "surrogateescape") for name, value in record.headers}
+    made = headers.get(ID_HEADER, "")
+    if made and readable(made) == made:
+        del headers[ID_HEADER]
+    else:  # it is anybody's text: neither a log nor every database could keep it
+        made = f"{topic}-{record.partition}-{record.offset}"
+    key = None if record.key is None else record.key.decode("utf-8", "surrogateescape")
+    place = ReceivedPlace(record.partition, record.offset, begun)
+    return ReceivedMessage(record.value, key, headers, made, record.timestamp / 1000, place, tries)
+
+
+def has_read_all(consumer: KafkaConsumer, buffers: Mapping[int, ReceivedBuffer]) -> bool:
+    """Whether it is a member of its group, and has no more to read: what is in the buffers is to be tried later."""
+    from kafka.structs import MemberState
+
+    if consumer.group_metadata().state != MemberState.STABLE:
+        return False
+    assigned = consumer.assignment()
+    if any(each.partition not in buffers for each in assigned):
+        return False
+    read = [each for each in assigned if not buffers[each.partition].records]
+    ends = consumer.end_offsets(read) if read else {}
+    return all((consumer.position(each, timeout_ms=1000) or 0) >= end for each, end in ends.items())

@@ -24,7 +24,7 @@ from txpool.errors import (
     chain,
     described,
 )
-from txpool.messages.kafka_received import ReceivedBuffer, has_read_all, message_of
+from txpool.messages.kafka_received import LOOKS, ReceivedBuffer, has_read_all, message_of
 from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, apart, database_of
 from txpool.resources.kafka.manager import MANAGER, parking_topic
 from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tables_of
@@ -60,6 +60,7 @@ class KafkaSession(MessageSession):
         self._topics: Topics | None = None
         self._consumer: tuple[int, KafkaConsumer] | None = None
         self._buffers: dict[int, ReceivedBuffer] = {}
+        self._unassigned = 0  #: How many looks in a row have found no partition assigned.
         self._polling = False  #: A poll has begun, and an interrupt may have kept its records from the buffers.
         source.when_closed.append(self._close)
 
@@ -176,7 +177,8 @@ class KafkaSession(MessageSession):
 
     def has_read_all(self) -> bool:
         with self._alone():
-            return has_read_all(self._kafka(), self._buffers)
+            self._unassigned = 0 if self._kafka().assignment() else self._unassigned + 1
+            return not 0 < self._unassigned < LOOKS and has_read_all(self._kafka(), self._buffers)
 
     def begin_one(self) -> ReceivedMessage | None:
         with self._alone(), transaction() as ambient:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from kafka import KafkaConsumer
 
 
+#: After so many looks other members have all partitions: a first assignment may come before the topic is known.
+LOOKS = 50
+
+
 class ReceivedPlace(NamedTuple):
     """Where a message is, and the position at which the work with it begins."""
 

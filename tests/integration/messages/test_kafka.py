@@ -242,14 +242,19 @@ def test_what_a_topic_does_not_take_is_parked_in_the_table(site: Site) -> None:
     assert site.broker.committed(parked) == []
 
 
-def test_a_topic_that_was_created_again_loses_nothing_in_silence(site: Site) -> None:
-    for text in ("one", "two"):
+def work_through(site: Site, *texts: str) -> None:
+    """Send these, and do all of them in one transaction."""
+    for text in texts:
         site.inward.send(text)
     with txpool.transaction():
         found = site.inward.receive(10, timeout=LONG)
-        while len(found) < 2:
+        while len(found) < len(texts):
             found += site.inward.receive(10, timeout=LONG)
         work(found)
+
+
+def test_a_topic_that_was_created_again_loses_nothing_in_silence(site: Site) -> None:
+    work_through(site, "one", "two")
     with closing(site.broker.admin()) as admin:
         admin.delete_topics([site.topics[0]])
     site.broker.create_topics(site.topics[0])
@@ -353,13 +358,7 @@ def test_an_interrupt_behind_a_poll_loses_nothing(site: Site, monkeypatch: pytes
 
 
 def test_a_position_that_a_rebalance_has_set_back_is_put_right(site: Site) -> None:
-    for text in ("one", "two"):
-        site.inward.send(text)
-    with txpool.transaction():
-        found = site.inward.receive(10, timeout=LONG)
-        while len(found) < 2:
-            found += site.inward.receive(10, timeout=LONG)
-        work(found)
+    work_through(site, "one", "two")
     consumer = site.inward._kafka()  # type: ignore[attr-defined]
     (place,) = consumer.assignment()
     end = consumer.position(place)

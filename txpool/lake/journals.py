@@ -144,7 +144,7 @@ class Journals:
         try:
             yield journal
         finally:
-            let_go(journal)
+            close_journal(journal)
 
     def remove(self, gtrid: str) -> None:
         """Remove a transaction's journal, durably, once those of the attempts that it has published are gone."""
@@ -246,7 +246,7 @@ class Journals:
         return [json.loads(line) for line in lines[1:-1]]
 
 
-def let_go(journal: int) -> None:
+def close_journal(journal: int) -> None:
     """Close a journal; its lock goes with it, also if a child that was forked meanwhile lives on."""
     try:
         fcntl.flock(journal, fcntl.LOCK_UN)

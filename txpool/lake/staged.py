@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.lake.files import JournaledFileIO
-from txpool.lake.journals import let_go
+from txpool.lake.journals import close_journal
 from txpool.locks import Lock
 
 if TYPE_CHECKING:
@@ -175,5 +175,9 @@ class StagedFiles:
     def _close(self) -> None:
         with self._lock:
             journal, self._journal = self._journal, None
-        if journal is not None:
-            (let_go if os.getpid() == self._pid else os.close)(journal)  # a child's end would take the parent's lock
+        if journal is None:
+            return
+        if os.getpid() == self._pid:
+            close_journal(journal)
+        else:
+            os.close(journal)  # without the lock's end: that is the parent's

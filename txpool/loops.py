@@ -42,6 +42,10 @@ class HasLocks(Protocol):
 class TaskCall(Protocol):
     """A call of a task that is under way. Every method is called in its greenlet, and may switch to the loop."""
 
+    @property
+    def task_name(self) -> str:
+        """The name of its task, for people; empty if that is not known."""
+
     def wait_for(self, descriptor: int, events: int, timeout: float | None = None) -> int:
         """Wait until the descriptor is ready for one of these events; 0 if it is not within `timeout` seconds."""
 

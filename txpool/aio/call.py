@@ -83,6 +83,7 @@ class Call(greenlet):  # type: ignore[misc]
         self._wait = self._ready = 0
         self._interruptible = False
         self._awaited: Callable[[], _Awaited | None] = _nothing
+        self._task: Callable[[], asyncio.Task[Any] | None] = _nothing
         self.told: Callable[[BaseException], object] | None = None
         self.owner: object = None
         #: The locks that it has asked for.
@@ -112,6 +113,9 @@ class Call(greenlet):  # type: ignore[misc]
         del poller
         self._back = here = getcurrent()
         self.gr_context = here.gr_context
+        task = asyncio.current_task(loop)
+        self._task = _nothing if task is None else ref(task)
+        del task
         self.switch()
 
     def awaited(self) -> _Awaited:
@@ -177,6 +181,11 @@ class Call(greenlet):  # type: ignore[misc]
                 awaited.set_result(None)
             except RuntimeError:  # the loop is closed
                 pass
+
+    @property
+    def task_name(self) -> str:
+        task = self._task()
+        return "" if task is None else task.get_name()
 
     # -- its waits ----------------------------------------------------------------------------------------------
 

@@ -30,18 +30,23 @@ JITTER = 0.025
 
 
 class Holder(weakref.ref[Thread]):
-    """The thread that holds a connection, which is not kept for that.
+    """The thread that holds a connection, which is not kept for that; and its task, if a task of a loop holds it.
 
     From Python 3.14 on, a Thread keeps its context, and that an ambient transaction that nobody can end any more.
     """
 
-    __slots__ = ("name",)
+    __slots__ = ("name", "task")
     name: str
+    #: The task's name; empty if it is none's.
+    task: str
 
-    def __new__(cls, thread: Thread) -> Self:
+    def __new__(cls, thread: Thread, task: str = "") -> Self:
         self = super().__new__(cls, thread)
-        self.name = thread.name
+        self.name, self.task = thread.name, task
         return self
+
+    def __str__(self) -> str:
+        return f"task {self.task!r} of {self.name}" if self.task else self.name
 
 
 class Connector(Protocol[C]):

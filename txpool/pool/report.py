@@ -1,4 +1,4 @@
-"""Messages of a pool: which threads hold its connections, since when, and why a take has timed out."""
+"""Messages of a pool: which threads and tasks hold its connections, since when, and why a take has timed out."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ def without_frames(error: E) -> E:
 
 
 def held_by(pooled: Pooled[C], now: float) -> str | None:
-    """The thread that holds it, for how long, and where it was taken if that is known; None if it is not taken."""
+    """Who holds it, for how long, and where it was taken if that is known; None if it is not taken."""
     holder = next(iter(pooled.holder), None)
     if holder is None:
         return None
     thread = holder()
     text = f"thread {(thread or holder).name!r}"
-    if thread is current_thread():
+    if holder.task:
+        text = f"task {holder.task!r} of {text}"
+    elif thread is current_thread():
         text += " (this one)"
     elif thread is None or not thread.is_alive():
         text += " (which has ended)"

@@ -8,6 +8,7 @@ from threading import current_thread, local
 from time import monotonic
 from typing import Generic
 
+from txpool import loops
 from txpool.errors import ProgrammingError
 from txpool.metrics import HISTOGRAMS, instruments
 from txpool.metrics.catalogue import USE_SECONDS
@@ -23,6 +24,11 @@ _held = HISTOGRAMS[USE_SECONDS].observe
 
 #: Of each thread its own Holder, since `current_thread()` is a call of Python.
 _here = local()
+
+
+def _holder() -> Holder:
+    call = loops.current()
+    return Holder(current_thread(), "" if call is None else call.task_name)
 
 
 class Taking(Generic[C]):
@@ -66,7 +72,7 @@ class Taking(Generic[C]):
             pooled.plain = False
             pooled.uses += 1
             try:
-                pooled.holder.append(_here.thread)
+                pooled.holder.append(_here.thread if not loops.used else _holder())
             except AttributeError:
                 _here.thread = thread = Holder(current_thread())
                 pooled.holder.append(thread)
@@ -92,7 +98,7 @@ class Taking(Generic[C]):
             pooled = self.opener.open_within(slot, budget)
             pooled.taken_at = monotonic()
             pooled.uses += 1
-            pooled.holder.append(Holder(current_thread()))
+            pooled.holder.append(_holder())
             if self._watched:
                 self._watch(pooled)
         except BaseException:

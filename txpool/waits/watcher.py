@@ -97,7 +97,7 @@ def _waits(source: DataSource, late: list[Pooled[object]]) -> dict[Statement, Wa
     waits = {}
     for pooled, since, held, held_by in zip(late, begun, found, sessions, strict=True):
         gtrid = "" if pooled.plain else pooled.gtrid
-        thread = "".join(holder.name for holder in pooled.holder[:1])
+        thread = "".join(map(str, pooled.holder[:1]))
         # What its own transaction has prepared is Spark's, whose driver sees to it: no recovery would end that.
         branches = tuple(branch for branch in held if branch.xid.gtrid != gtrid)
         work = () if branches else tuple(_work(source, {*held_by}))
@@ -113,7 +113,7 @@ def _work(source: DataSource, sessions: set[int]) -> Iterator[str]:
     for pooled in source.pool.state.all():
         if pooled.holder and pooled.is_open and getattr(pooled.raw, "session_number", None) in sessions:
             who = "work outside any transaction" if pooled.plain else pooled.gtrid
-            thread = "".join(holder.name for holder in pooled.holder[:1])
+            thread = "".join(map(str, pooled.holder[:1]))
             since = monotonic() - pooled.taken_at
             yield f"{who}, of this process, whose connection was taken {since:.1f} s ago in {thread}"
 

@@ -114,9 +114,12 @@ def test_a_task_that_is_cancelled_as_it_connects(two: TwoDatabases) -> None:
 
 def test_the_wait_has_its_end(two: TwoDatabases) -> None:
     async def main() -> None:
-        held = [await txpool.aconnect(two.one) for _ in range(5)]
-        with pytest.raises(txpool.PoolTimeout, match="5 of 5 are in use"):
+        named = [asyncio.create_task(txpool.aconnect(two.one), name=f"holder {number}") for number in range(5)]
+        held = await asyncio.gather(*named)
+        with pytest.raises(txpool.PoolTimeout, match="5 of 5 are in use") as caught:
             await txpool.aconnect(two.one, 0.05)
+        for number in range(5):  # a thread's name alone would not tell whose it is
+            assert f"held by task 'holder {number}' of thread 'MainThread' for " in str(caught.value)
         for connection in held:
             await connection.close()
 

@@ -13,13 +13,17 @@ from txpool.lake.corrections import keep_nulls, keep_rows
 from txpool.lake.values import arrow_of, require_partitionable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile
     from pyiceberg.table.metadata import TableMetadata
 
     from txpool.lake.staged import StagedFiles
+
+    #: Files of the table that go as others are published, and what takes the place of each.
+    Replaced = Callable[["LakeChanges", Sequence[DataFile]], Iterable[tuple[DataFile, Sequence[DataFile]]]]
 
 keep_nulls()
 keep_rows()
@@ -78,18 +82,30 @@ class LakeChanges(Transaction):
     def delete(self, *args: Any, **options: Any) -> None:
         self._try(super().delete, *args, **options)
 
-    def publish(self, files: Sequence[DataFile], *, overwrite: bool) -> None:
-        """Append files that Spark's tasks have made, or replace all rows by theirs."""
-        self._try(self._publish, files, overwrite)
+    @property
+    def files(self) -> FileIO:
+        """Reads the table's files, and makes those of this transaction."""
+        return self._table.io
 
-    def _publish(self, files: Sequence[DataFile], overwrite: bool) -> None:
+    def publish(self, files: Sequence[DataFile], *, overwrite: bool, replaced: Replaced | None = None) -> None:
+        """Append files that Spark's tasks have made, or replace all rows by theirs, or what is in some other files."""
+        self._try(self._publish, files, overwrite, replaced)
+
+    def _publish(self, files: Sequence[DataFile], overwrite: bool, replaced: Replaced | None) -> None:
         self._table._work.take({each.file_path: each.file_size_in_bytes for each in files})
         if overwrite and self.table_metadata.current_snapshot() is not None:
             super().delete(AlwaysTrue())
-        if files:
-            with self.update_snapshot().fast_append() as producer:
-                for each in files:
+        if not files:
+            return
+        former = [] if replaced is None else list(replaced(self, files))
+        snapshot = self.update_snapshot()
+        with snapshot.overwrite() if former else snapshot.fast_append() as producer:
+            for gone, rest in former:
+                producer.delete_data_file(gone)
+                for each in rest:
                     producer.append_data_file(each)
+            for each in files:
+                producer.append_data_file(each)
 
     def commit_transaction(self) -> Table:
         try:

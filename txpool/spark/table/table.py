@@ -64,8 +64,9 @@ def write_table(
     fetches them partition by partition. Types whose values SQLite would change are refused.
 
     Into an Iceberg table (driver = iceberg; `table` is as db.orders) each task writes files, which the transaction's
-    snapshot names; the files of lost attempts are removed. There is no upsert. Of a REST server's catalog tables take
-    mode `append` alone. Into a Delta table (driver = delta) each task writes files, too, and rows can only be appended.
+    snapshot names; the files of lost attempts are removed. For `upsert` the driver writes files anew that have rows
+    with the same keys. Of a REST server's catalog tables take mode `append` alone. Into a Delta table (driver = delta)
+    each task writes files, too, and rows can only be appended.
 
     Until the commit the transaction itself cannot see rows that were written `direct`, and they stay locked: overwrite
     and upsert of that table are refused, unless the first write was `staged`. If two writes of a transaction, two

@@ -72,11 +72,6 @@ class LakeWrite(FilesWrite):
 
     def run(self, ambient: Transaction) -> WriteReport:
         """Write as a part of the transaction, unless an earlier run has."""
-        if self.mode == "upsert":
-            raise NotSupportedError(
-                f"write_table() does not upsert into Iceberg tables, and nothing was done: {self.source.name} rewrites "
-                f"whole files for that. Write txpool.lake.catalog(…).load_table({self.table!r}).upsert(df.toArrow())"
-            )
         if not all(self.table.split(".")) or "." not in self.table:
             raise ProgrammingError(
                 f"{self.table!r} is not the name of an Iceberg table: write namespace.table. Nothing was done."
@@ -103,9 +98,9 @@ class LakeWrite(FilesWrite):
 
     def _require_possible(self, lake: LakeCatalog | RestLakeCatalog) -> None:
         """NotSupportedError for what a REST server's catalog does not take, before any task."""
-        if lake.appends_only and self.mode == "overwrite":
+        if lake.appends_only and self.mode in ("overwrite", "upsert"):
             raise NotSupportedError(
-                f"write_table() does not overwrite tables of the REST catalog {self.source.name}, and nothing was "
+                f"write_table() does not {self.mode} tables of the REST catalog {self.source.name}, and nothing was "
                 "done: others may change a table between the decision and its commit, and only an append can be put on "
                 "top of whatever they have committed. Write mode='append', or have the catalog in a datasource"
             )
@@ -119,6 +114,7 @@ class LakeWrite(FilesWrite):
         self, ambient: Transaction, lake: LakeCatalog | RestLakeCatalog, target: Target, report: WriteReport
     ) -> WriteReport:
         from txpool.spark.table.lake.columns import match, new_schema
+        from txpool.spark.table.lake.upsert import Replacement, require_keys
 
         if not self._is_wanted(target):
             return report
@@ -131,6 +127,10 @@ class LakeWrite(FilesWrite):
                 f"{_FORMAT}. Nothing was done."
             )
         df, layout = match(self.df, table.schema(), target.name)
+        replaced = None
+        if self.mode == "upsert":
+            require_keys(self.keys, layout.names, table.schema(), target)
+            replaced = Replacement(ambient.gtrid, target, self.keys)
         changes = table.transaction()  # the journal is there before any task
         task = LakeTask(
             gtrid=ambient.gtrid,
@@ -141,7 +141,7 @@ class LakeWrite(FilesWrite):
             metadata=_metadata(table),
         )
         report, files = self.run_job(ambient, df, task, report)
-        changes.publish(files, overwrite=self.mode == "overwrite")
+        changes.publish(files, overwrite=self.mode == "overwrite", replaced=replaced)
         changes.commit_transaction()
         return report
 

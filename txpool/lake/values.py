@@ -205,6 +205,8 @@ def _change(given: pa.DataType, wanted: pa.DataType) -> str:  # noqa: PLR0911, P
         if given.unit == "ns":
             return "nanoseconds would be cut off"
     elif pa.types.is_nested(given) and pa.types.is_nested(wanted):
+        if pa.types.is_struct(given) and len({*given.names}) < given.num_fields:
+            return "a struct has two fields of one name, of which one would be lost"
         return next((why for pair in _parts(given, wanted) if (why := _change(*pair))), "")
     elif pa.types.is_unsigned_integer(given) and pa.types.is_integer(wanted):
         if given.bit_width >= wanted.bit_width:

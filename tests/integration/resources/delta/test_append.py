@@ -210,6 +210,37 @@ def test_what_a_type_cannot_hold_is_refused(kind: Any, values: Any, says: str, t
     assert committed(tables.place / "typed", "x") == []
 
 
+_TWICE = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+_ONCE = pa.struct([("a", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (_ONCE, _TWICE),
+        (pa.list_(_ONCE), pa.ListArray.from_arrays([0, 1], _TWICE)),
+        (pa.map_(pa.string(), _ONCE), pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["k"]), _TWICE)),
+        (pa.struct([("s", _ONCE)]), pa.StructArray.from_arrays([_TWICE], ["s"])),
+    ],
+    ids=["struct", "list", "map", "struct within"],
+)
+@pytest.mark.parametrize(
+    "made",
+    [lambda values: pa.table({"x": values}), lambda values: pd.DataFrame({"x": _as_pandas(values)})],
+    ids=["pyarrow", "pandas"],
+)
+def test_a_field_that_a_struct_has_twice_is_refused(made: Any, kind: Any, values: Any, tables: Tables) -> None:
+    """Arrow would take the first of them alone."""
+    DeltaTable.create(str(tables.place / "typed"), pa.schema([("x", kind)]))
+    with txpool.transaction(), pytest.raises(txpool.DataError, match="two fields of one name"):
+        lake.write_table(made(values), tables.file, "typed")
+    assert committed(tables.place / "typed", "x") == []
+
+
+def _as_pandas(values: pa.Array) -> Any:
+    return pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([values])))
+
+
 def test_what_the_table_refuses_is_refused_before_the_commit(tables: Tables) -> None:
     """Constraints, NOT NULL, and an empty text by which a table is partitioned, which would become null."""
     tables.create().alter.add_constraint({"positive": "n > 0"})

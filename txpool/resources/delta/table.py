@@ -81,7 +81,9 @@ class TableState:
 
     @property
     def fields(self) -> dict[str, dict[str, Any]]:
-        return {each["name"]: each for each in json.loads(self.metadata["schemaString"])["fields"]}
+        """The columns, by their names, without comments."""
+        found = json.loads(self.metadata["schemaString"], object_hook=_without_comment)["fields"]
+        return {each["name"]: each for each in found}
 
     @property
     def partitions(self) -> list[str]:
@@ -117,12 +119,7 @@ class TableState:
             return "another table has taken its place"
         if self.partitions != former.partitions:
             return "its partitions have changed"
-        fields = self.fields
-        for name, field in former.fields.items():
-            if fields.get(name) != field:
-                return f"its column {name} has changed"
-        new = [name for name, field in fields.items() if name not in former.fields and not field["nullable"]]
-        return f"its new column {new[0]} must have a value" if new else ""
+        return _why_not_in(self.fields, former.fields)
 
     def __eq__(self, other: object) -> bool:
         """Whether rows are written in the same way."""
@@ -136,6 +133,28 @@ class TableState:
             key: value for key, value in self.metadata["configuration"].items() if not _HARMLESS.match(key)
         }
         return self.protocol, self.metadata["id"], self.fields, self.partitions, configuration
+
+
+def _without_comment(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key != "comment"}
+
+
+def _why_not_in(fields: dict[str, dict[str, Any]], former: dict[str, dict[str, Any]]) -> str:
+    """Why rows with the former fields cannot have these, whatever is in them; empty if they may."""
+    for name, field in former.items():
+        if name not in fields or not _holds(fields[name]["type"], field["type"]):
+            return f"its column {name} has changed"
+    new = [name for name, field in fields.items() if name not in former and not field["nullable"]]
+    return f"its new column {new[0]} must have a value" if new else ""
+
+
+def _holds(kind: Any, former: Any) -> bool:
+    """Whether a type, as a log has it, is the former one, but for fields that structs in it have more."""
+    if isinstance(kind, str) or isinstance(former, str) or kind["type"] != former["type"]:
+        return bool(kind == former)
+    if kind["type"] == "struct":
+        return not _why_not_in(*({each["name"]: each for each in found["fields"]} for found in (kind, former)))
+    return all(_holds(kind[part], former[part]) for part in ("keyType", "valueType", "elementType") if part in kind)
 
 
 class Append(NamedTuple):

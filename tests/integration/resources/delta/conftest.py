@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -90,13 +91,19 @@ class Tables:
         manager.scan()
         return manager
 
-    def prepared(self, *numbers: int, to: Sequence[str] = ("orders",)) -> tuple[DeltaResource, str]:
-        """A branch that a process has left prepared, and decided: its resource, and its xid."""
+    @contextmanager
+    def left_prepared(self) -> Iterator[None]:
+        """A transaction whose process leaves its branch prepared, and decided."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(PlaceBranch, "end", lambda self, commit: BranchOutcome.UNKNOWN)
             with txpool.transaction():
-                for each in to:
-                    self.append(*numbers, to=each)
+                yield
+
+    def prepared(self, *numbers: int, to: Sequence[str] = ("orders",)) -> tuple[DeltaResource, str]:
+        """A branch that a process has left prepared, and decided: its resource, and its xid."""
+        with self.left_prepared():
+            for each in to:
+                self.append(*numbers, to=each)
         (xid,) = [each.name for each in (self.hidden / "prepared").iterdir()]
         return self.resource(), xid
 

@@ -25,16 +25,14 @@ from txpool.resources.delta.table import (
     sync_log,
     write_rows,
 )
-from txpool.resources.files.branch import PlaceResource, forget, remove_staged
+from txpool.resources.files.branch import KEPT, PlaceResource, forget, keep, kept_name, remove_staged
 from txpool.resources.files.place import HIDDEN, Hidden, Manifest
-from txpool.resources.files.tree import descended, make_folder, opened, remove_tree, sync_file
+from txpool.resources.files.tree import descended, opened, remove_tree, sync_file
 
 logger = logging.getLogger("txpool")
 
 #: How often a commit looks again that others are faster than.
 _TRIES = 50
-#: What is decided, and cannot be published.
-KEPT = "unpublished"
 _PART = 1 << 20
 #: Where rows are tried that were written for a table as it was.
 _TRIAL = "trial"
@@ -47,7 +45,7 @@ class DeltaResource(PlaceResource):
         with self.place.open() as hidden, self.place.ending(xid, hidden, appends=True) as manifest:
             if manifest is None:
                 os.fsync(hidden.prepared)  # whoever has ended it: it may have been killed before this
-                return BranchOutcome.LOST if _is_kept(hidden, xid) else None  # nor may it have told anybody
+                return None
             appends = [decode_append(each) for each in manifest.appends]
             lost = {each.table: why for each in appends if (why := self._append(hidden, manifest, each))}
             for each in appends:
@@ -56,7 +54,7 @@ class DeltaResource(PlaceResource):
             if failpoints.armed:
                 failpoints.hit("delta.published")
             if lost:
-                self._keep(hidden, manifest)
+                keep(hidden, xid, manifest.staging)
             else:
                 remove_staged(hidden, manifest)
             forget(hidden, xid)
@@ -64,7 +62,7 @@ class DeltaResource(PlaceResource):
                 logger.error(
                     "%s.%s: %s is decided, and its rows are not in the table: %s. They are in the files of "
                     "%s/%s/%s/%s: append them by hand, or remove them",
-                    *(self.name, table, xid, why, self.place.path, HIDDEN, KEPT, _kept_name(xid)),
+                    *(self.name, table, xid, why, self.place.path, HIDDEN, KEPT, kept_name(xid)),
                 )
             return BranchOutcome.LOST if lost else BranchOutcome.COMMITTED
 
@@ -144,20 +142,6 @@ class DeltaResource(PlaceResource):
                 with descended(folder.split("/") if folder else [], table) as target:
                     os.fsync(target)
 
-    def _keep(self, hidden: Hidden, manifest: Manifest) -> None:
-        """Put what was staged out of the way of sweeps, under the branch's name, which says that rows are lost."""
-        with suppress(FileExistsError):
-            make_folder(KEPT, hidden.at, 0o700)
-        name = _kept_name(manifest.xid)
-        with opened(KEPT, hidden.at) as kept:
-            try:
-                os.rename(manifest.staging, name, src_dir_fd=hidden.staged, dst_dir_fd=kept)
-            except FileNotFoundError:  # somebody has removed it, or the last try has moved it
-                with suppress(FileExistsError):
-                    make_folder(name, kept, 0o700)
-            os.fsync(kept)
-        os.fsync(hidden.at)
-
     def withdraw(self, xid: str) -> BranchOutcome | None:
         with self.place.open() as hidden, self.place.ending(xid, hidden, appends=True) as manifest:
             if manifest is None:
@@ -197,18 +181,6 @@ class DeltaResource(PlaceResource):
         with self.place.open() as hidden, descended([*name.split("/"), LOG], hidden.root) as log:
             sync_log(log)
         return True
-
-
-def _kept_name(xid: str) -> str:
-    return xid.replace(":", "+")  # Hadoop's paths have no colons
-
-
-def _is_kept(hidden: Hidden, xid: str) -> bool:
-    """Whether rows of this branch could not be appended."""
-    with suppress(FileNotFoundError):
-        os.stat(f"{KEPT}/{_kept_name(xid)}", dir_fd=hidden.at, follow_symlinks=False)
-        return True
-    return False
 
 
 def _same(name: str, source: int, target: int) -> bool:

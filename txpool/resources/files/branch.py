@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from txpool import failpoints
 from txpool.errors import OperationalError, described
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.files.place import Hidden, Manifest, Place
-from txpool.resources.files.tree import descended, exchange, move_new, opened, read_file, remove_tree
+from txpool.resources.files.place import HIDDEN, Hidden, Manifest, Place
+from txpool.resources.files.tree import descended, exchange, make_folder, move_new, opened, read_file, remove_tree
 from txpool.resources.files.work import MARKER, SUCCESS, PlaceWork, gtrid_of, sweep
 from txpool.resources.own.branch import ResourceBranch, ResourceRecovery, leads_elsewhere
 from txpool.resources.own.resource import Resource
@@ -25,6 +25,8 @@ logger = logging.getLogger("txpool")
 
 _GENERATION = "generation"
 _FOLDER = "folder"
+#: What is decided, and cannot be published: a folder for each branch.
+KEPT = "unpublished"
 
 
 class PlaceResource(Resource):
@@ -104,11 +106,15 @@ def publish(place: Place, xid: str) -> BranchOutcome | None:
         if failpoints.armed:
             failpoints.hit("files.succeeded")
         remove_staged(hidden, manifest)  # of an exchange, the former folder
-        forget(hidden, xid)
         if lost:
-            logger.error("%s: %s is decided, and was removed by somebody: %s", place.name, xid, ", ".join(lost))
-            return BranchOutcome.LOST
-        return BranchOutcome.COMMITTED
+            keep(hidden, xid)
+            logger.error(
+                "%s: %s is decided, and was removed by somebody: %s. That %s/%s/%s/%s is there says so: remove it if "
+                "you have seen to that",
+                *(place.name, xid, ", ".join(lost), place.path, HIDDEN, KEPT, kept_name(xid)),
+            )
+        forget(hidden, xid)
+        return BranchOutcome.LOST if lost else BranchOutcome.COMMITTED
 
 
 def _published(place: Place, hidden: Hidden, manifest: Manifest) -> list[str]:
@@ -216,6 +222,47 @@ def remove_staged(hidden: Hidden, manifest: Manifest) -> None:
         logger.warning("%s: %s cannot be removed yet: %s", manifest.xid, manifest.staging, described(error))
 
 
+def kept_name(xid: str) -> str:
+    """What a branch's folder is called that says that a part of it is lost. Hadoop's paths have no colons."""
+    return xid.replace(":", "+")
+
+
+def keep(hidden: Hidden, xid: str, staging: str = "") -> None:
+    """Say, durably, that a part of a branch is lost: whoever finds it may be killed before anybody was told.
+
+    What is staged under a name is put there, out of the way of sweeps.
+    """
+    with suppress(FileExistsError):
+        make_folder(KEPT, hidden.at, 0o700)
+    name = kept_name(xid)
+    with opened(KEPT, hidden.at) as kept:
+        if staging:
+            with suppress(FileNotFoundError):  # somebody has removed it, or the last try has moved it
+                os.rename(staging, name, src_dir_fd=hidden.staged, dst_dir_fd=kept)
+        with suppress(FileExistsError):
+            make_folder(name, kept, 0o700)
+        os.fsync(kept)
+    os.fsync(hidden.at)
+
+
+def _is_kept(hidden: Hidden, xid: str) -> bool:
+    with suppress(FileNotFoundError):
+        os.stat(f"{KEPT}/{kept_name(xid)}", dir_fd=hidden.at, follow_symlinks=False)
+        return True
+    return False
+
+
+def _ended(resource: PlaceResource, record: BranchRecord) -> BranchOutcome:
+    """How a branch has ended that has no manifest."""
+    xid, name = record.xid.joined, record.evidence.get(_FOLDER, "")
+    with resource.place.open() as hidden:
+        lost = _is_kept(hidden, xid)
+    if not lost and name and resource.shows(name, xid):
+        return BranchOutcome.COMMITTED
+    same = bool(record.identity) and record.evidence.get(_GENERATION) == resource.generation()
+    return BranchOutcome.ABSENT if same and not lost else BranchOutcome.LOST
+
+
 def end_branch(resource: PlaceResource, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
     """End a prepared branch: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
     try:
@@ -224,13 +271,7 @@ def end_branch(resource: PlaceResource, record: BranchRecord, *, commit: bool) -
             return BranchOutcome.UNKNOWN, elsewhere
         xid = record.xid.joined
         ended = (resource.publish if commit else resource.withdraw)(xid)
-        if ended is not None:
-            return ended, ""
-        name = record.evidence.get(_FOLDER, "")
-        if name and resource.shows(name, xid):
-            return BranchOutcome.COMMITTED, ""
-        same = bool(record.identity) and record.evidence.get(_GENERATION) == resource.generation()
-        return (BranchOutcome.ABSENT if same else BranchOutcome.LOST), ""
+        return (_ended(resource, record) if ended is None else ended), ""
     except OSError as error:
         done = "published" if commit else "removed"
         return BranchOutcome.UNKNOWN, (

@@ -213,6 +213,23 @@ def test_what_somebody_has_removed_is_a_hazard(exports: Exports) -> None:
     assert exports.left() == []
 
 
+@pytest.mark.parametrize("point", ["files.succeeded", ""])
+def test_a_hazard_that_nobody_was_told_of_is_found_again(point: str, exports: Exports) -> None:
+    """Who has found it is killed before it is in the decision log. The other folder says that the branch committed."""
+    there, xid = prepared(exports, "a", "b")
+    (staged,) = (exports.hidden / "staged").iterdir()
+    shutil.rmtree(staged / "1")
+    if point:
+        with failpoints.arming(point, "raise"), pytest.raises(failpoints.Failpoint):
+            branch.publish(there, xid)
+    else:
+        assert branch.publish(there, xid) is BranchOutcome.LOST
+    exports.scan()
+    assert exports.published() == exports.whole(a="new")
+    assert [each.ended for each in managers.get_manager().log.heuristics()] == ["lost"]
+    assert exports.left() == []
+
+
 def test_a_commit_whose_answer_was_lost_shows_in_the_folder(exports: Exports, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after a restore: the folder's own mark says who has published it."""
     publish = branch.publish

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import logging
 import os
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from txpool import failpoints
 from txpool.errors import DataError, NotSupportedError, OperationalError, described
@@ -36,6 +38,7 @@ _TRIES = 50
 _PART = 1 << 20
 #: Where rows are tried that were written for a table as it was.
 _TRIAL = "trial"
+_REMOVED = "what was staged was removed by somebody"
 
 
 class DeltaResource(PlaceResource):
@@ -49,7 +52,7 @@ class DeltaResource(PlaceResource):
             appends = [decode_append(each) for each in manifest.appends]
             lost = {each.table: why for each in appends if (why := self._append(hidden, manifest, each))}
             for each in appends:
-                if each.table in lost:
+                if each.table in lost and not self.shows(each.table, xid):
                     self._unlink(hidden, manifest, each)
             if failpoints.armed:
                 failpoints.hit("delta.published")
@@ -77,14 +80,16 @@ class DeltaResource(PlaceResource):
             if has_committed(table, manifest.xid, where):  # also what the last round has done
                 with descended([*name, LOG], hidden.root) as log:
                     sync_log(log)
-                return ""
+                return self._again_there(hidden, manifest, append, table)
             try:
                 why = "" if state == append.state else self._why_not(hidden, manifest, append, state)
                 if why:
                     return why
                 self._link(hidden, manifest, append)
             except FileNotFoundError:
-                return "what was staged was removed by somebody"
+                if _missing(append.adds, lambda each: [manifest.staging, each[SOURCE]], hidden.staged):
+                    return _REMOVED
+                continue  # then a folder of the table is gone, as by a VACUUM that has found it empty
             if failpoints.armed:
                 failpoints.hit("delta.linked")
             with descended([*name, LOG], hidden.root) as log, opened(manifest.staging, hidden.staged) as staging:
@@ -93,6 +98,19 @@ class DeltaResource(PlaceResource):
             if failpoints.armed:
                 failpoints.hit("delta.appended")
         raise OperationalError(f"{where} was changed by others whenever {manifest.xid} was to be appended")
+
+    def _again_there(self, hidden: Hidden, manifest: Manifest, append: Append, table: Any) -> str:
+        """Give back what the table's log names, and somebody had removed before it did. Why that cannot be."""
+        gone = _missing(append.adds, lambda _: append.table.split("/"), hidden.root)
+        if gone:
+            named = {each.rpartition("/")[2] for each in table.file_uris()}
+            gone = [each for each in gone if path_of(each).rpartition("/")[2] in named]
+        if gone:
+            try:
+                self._link(hidden, manifest, append._replace(adds=gone))
+            except FileNotFoundError:
+                return _REMOVED
+        return ""
 
     def _why_not(self, hidden: Hidden, manifest: Manifest, append: Append, state: TableState) -> str:
         """Why rows that were staged for a table as it was are none for it as it is; empty if it takes them."""
@@ -181,6 +199,21 @@ class DeltaResource(PlaceResource):
         with self.place.open() as hidden, descended([*name.split("/"), LOG], hidden.root) as log:
             sync_log(log)
         return True
+
+
+def _missing(
+    adds: Iterable[dict[str, Any]], folder: Callable[[dict[str, Any]], list[str]], within: int
+) -> list[dict[str, Any]]:
+    """Those of these files that are not there, each below its folder."""
+    missing = []
+    for each in adds:
+        *above, name = path_of(each).split("/")
+        try:
+            with descended([*folder(each), *above], within) as found:
+                os.stat(name, dir_fd=found, follow_symlinks=False)
+        except FileNotFoundError:
+            missing.append(each)
+    return missing
 
 
 def _same(name: str, source: int, target: int) -> bool:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from pyiceberg.io import OutputStream
 
+    from txpool.process.locked_files import LockedFile
+
 
 class MakesFiles(Protocol):
     """Who answers for the files that are made. Any thread may call it."""
@@ -39,7 +41,7 @@ class AttemptFiles:
     locked any more, and its descriptor may be another file's.
     """
 
-    def __init__(self, journals: Journals, journal: int) -> None:
+    def __init__(self, journals: Journals, journal: LockedFile) -> None:
         self._journals = journals
         self._journal = journal
         self._lock = Lock()

@@ -22,6 +22,7 @@ from typing import Any, Final
 from txpool import failpoints
 from txpool.errors import ConfigurationError, OperationalError
 from txpool.process.durable import create_file, sync
+from txpool.process.locked_files import LockedFile, open_to_lock, unlock
 
 FOLDER: Final = "_txpool"
 _ENDING: Final = ".journal"
@@ -69,42 +70,42 @@ class Journals:
         """Where the transaction's journal is."""
         return self.folder / f"{_spelled(gtrid)}{_ENDING}"
 
-    def open(self, gtrid: str) -> int:
-        """A new journal, durable; its descriptor."""
+    def open(self, gtrid: str) -> LockedFile:
+        """A new journal, durable. A child that is forked meanwhile does not have it."""
         return self._open(self.path_of(gtrid), gtrid)
 
-    def reopen(self, gtrid: str) -> int:
-        """The journal of a transaction, locked; its descriptor. OperationalError if other work holds it.
+    def reopen(self, gtrid: str) -> LockedFile:
+        """The journal of a transaction, locked. OperationalError if other work holds it.
 
         FileNotFoundError if it has gone.
         """
-        journal = os.open(self.path_of(gtrid), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        journal = open_to_lock(self.path_of(gtrid), append=True)
         try:
             self.hold(journal, gtrid)
-            if not os.fstat(journal).st_nlink:
+            if is_removed(journal):
                 raise FileNotFoundError(self.path_of(gtrid))
         except BaseException:
-            os.close(journal)
+            journal.close()
             raise
         return journal
 
-    def list_files(self, journal: int, *paths: str) -> None:
+    def list_files(self, journal: LockedFile, *paths: str) -> None:
         """Write the files' paths into a journal, durably; the files may be made then."""
         self._write(journal, [os.path.relpath(path, self.root) for path in paths])
 
-    def note(self, journal: int, fact: Mapping[str, Any]) -> None:
+    def note(self, journal: LockedFile, fact: Mapping[str, Any]) -> None:
         """Write down, durably, what is about to be done."""
         self._write(journal, [fact])
 
-    def _write(self, journal: int, found: Iterable[Any]) -> None:
+    def _write(self, journal: LockedFile, found: Iterable[Any]) -> None:
         text = b"".join(json.dumps(each).encode("ascii") + b"\n" for each in found)
-        end = os.fstat(journal).st_size
-        if os.write(journal, text) != len(text):
-            os.ftruncate(journal, end)  # or the next line would be one with the torn one
+        end = os.fstat(journal.fileno()).st_size
+        if os.write(journal.fileno(), text) != len(text):
+            os.ftruncate(journal.fileno(), end)  # or the next line would be one with the torn one
             raise OperationalError(f"{self.name}: the journal could not be written, and nothing was made")
-        os.fdatasync(journal)
+        os.fdatasync(journal.fileno())
 
-    def list_new(self, journal: int, path: str) -> None:
+    def list_new(self, journal: LockedFile, path: str) -> None:
         """List a file that is about to be made; its folder is made. OperationalError if the file is there."""
         if os.path.lexists(path):
             raise OperationalError(f"{self.name}: {path} exists, and was left as it is")
@@ -123,7 +124,7 @@ class Journals:
             return [each for each in self._lines(self.path_of(gtrid), gtrid) if isinstance(each, dict)]
         return []
 
-    def hold(self, journal: int, gtrid: str) -> None:
+    def hold(self, journal: LockedFile, gtrid: str) -> None:
         """Lock a transaction's journal until it is closed. OperationalError if another process holds it."""
         try:
             fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,8 +135,8 @@ class Journals:
             ) from error
 
     @contextmanager
-    def held_alone(self, gtrid: str) -> Iterator[int | None]:
-        """The descriptor of a transaction's journal, locked for the length of the block; None if it has gone."""
+    def held_alone(self, gtrid: str) -> Iterator[LockedFile | None]:
+        """A transaction's journal, locked for the length of the block; None if it has gone."""
         try:
             journal = self.reopen(gtrid)
         except FileNotFoundError:
@@ -163,8 +164,8 @@ class Journals:
     # -- an attempt's -------------------------------------------------------------------------------------------
 
     @contextmanager
-    def attempt(self, gtrid: str, numbers: str) -> Iterator[int]:
-        """The descriptor of a new attempt's journal, locked for the length of the block, in which it makes files."""
+    def attempt(self, gtrid: str, numbers: str) -> Iterator[LockedFile]:
+        """A new attempt's journal, locked for the length of the block, in which it makes files."""
         if not self.path_of(gtrid).exists():
             raise OperationalError(
                 f"{self.name}: {self.path_of(gtrid)} is not there for this task. Either {gtrid} has ended, or this "
@@ -175,11 +176,11 @@ class Journals:
         journal = self._open(self.folder / f"{_spelled(stem)}{_ATTEMPT}", stem)
         try:
             fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.fstat(journal).st_nlink:
+            if is_removed(journal):
                 raise OperationalError(f"{self.name}: {gtrid} has ended, and what this task would write with it")
             yield journal
         finally:
-            os.close(journal)
+            close_journal(journal)
 
     def attempts(self, gtrid: str) -> list[tuple[str, Path]]:
         """The names and paths of a transaction's attempts' journals."""
@@ -197,7 +198,7 @@ class Journals:
         OperationalError if a task still writes: whatever it makes has to be seen first.
         """
         try:
-            journal = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            journal = open_to_lock(path)
         except FileNotFoundError:
             yield []
             return
@@ -209,11 +210,11 @@ class Journals:
                     f"{self.name}: a task of Spark's still writes files for {stem}, whose transaction has ended: they "
                     "are removed once it has ended, too"
                 ) from error
-            yield self._read(path, stem) if os.fstat(journal).st_nlink else []
+            yield [] if is_removed(journal) else self._read(path, stem)
             with suppress(FileNotFoundError):
                 path.unlink()
         finally:
-            os.close(journal)
+            close_journal(journal)
 
     def clear(self, gtrid: str, kept: Set[str]) -> None:
         """Remove the files that a transaction and its attempts list, but for those kept; the own journal goes last.
@@ -229,9 +230,9 @@ class Journals:
             sync(self.folder)
         self.remove(gtrid)
 
-    def _open(self, path: Path, stem: str) -> int:
+    def _open(self, path: Path, stem: str) -> LockedFile:
         create_file(path, f"{_FORMAT} {stem}\n".encode("ascii"))
-        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return open_to_lock(path, append=True)
 
     def _read(self, path: Path, stem: str) -> list[str]:
         """The files that a journal lists."""
@@ -246,12 +247,17 @@ class Journals:
         return [json.loads(line) for line in lines[1:-1]]
 
 
-def close_journal(journal: int) -> None:
-    """Close a journal; its lock goes with it, also if a child that was forked meanwhile lives on."""
+def is_removed(journal: LockedFile) -> bool:
+    """Whether an open journal has its name no more."""
+    return not os.fstat(journal.fileno()).st_nlink
+
+
+def close_journal(journal: LockedFile) -> None:
+    """Close a journal; its lock goes with it. Nothing in a child of a fork, where it is closed."""
     try:
-        fcntl.flock(journal, fcntl.LOCK_UN)
+        unlock(journal)
     finally:
-        os.close(journal)
+        journal.close()
 
 
 def path_of(location: str) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from txpool.lake.journals import Journals
+    from txpool.process.locked_files import LockedFile
     from txpool.tm.transaction import Transaction
 
 
@@ -32,7 +33,7 @@ class StagedFiles:
         self.io = JournaledFileIO(self)
         self._pid = os.getpid()
         self._lock = Lock()
-        self._journal: int | None = None
+        self._journal: LockedFile | None = None
         self._files: set[str] = set()
         self._ending = self._over = False
 
@@ -55,7 +56,7 @@ class StagedFiles:
         """Call `_open`."""
         raise NotImplementedError
 
-    def _open(self, transaction: Transaction, then: Callable[[int], object]) -> None:
+    def _open(self, transaction: Transaction, then: Callable[[LockedFile], object]) -> None:
         """Open the journal, and do what makes it this work's. The transaction rolls back if that fails."""
         try:
             self._journal = journal = self.journals.open(self.gtrid)
@@ -103,7 +104,7 @@ class StagedFiles:
             yield
 
     @contextmanager
-    def _open_journal(self) -> Iterator[int]:
+    def _open_journal(self) -> Iterator[LockedFile]:
         self.require()
         with self._lock:
             if self._journal is None or self._over:
@@ -175,9 +176,5 @@ class StagedFiles:
     def _close(self) -> None:
         with self._lock:
             journal, self._journal = self._journal, None
-        if journal is None:
-            return
-        if os.getpid() == self._pid:
+        if journal is not None:
             close_journal(journal)
-        else:
-            os.close(journal)  # without the lock's end: that is the parent's

@@ -77,7 +77,7 @@ class LakeWork(StagedFiles):
         tables, name = self.warehouse.tables, self.name
         with self.cursor() as cursor:
 
-            def insert(_journal: int) -> None:
+            def insert(_: object) -> None:
                 tables.insert(cursor, name, self.gtrid, "0")
                 self._require_journal()
 

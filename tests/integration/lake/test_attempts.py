@@ -210,8 +210,9 @@ def test_a_thread_that_outlives_its_attempt_makes_nothing(lake: Lake, tmp_path: 
         journals, data = journals_of(lake), f"{lake.folder}/wh/db/orders/data"
         with journals.attempt(transaction.gtrid, "0.0.1") as journal, closing(AttemptFiles(journals, journal)) as files:
             begun = JournaledFileIO(files).new_output(f"{data}/begun.parquet")
+            number = journal.fileno()
         with ExitStack() as stack:  # the descriptor's number is another file's
-            while (stack.enter_context((tmp_path / "other").open("wb"))).fileno() < journal:
+            while (stack.enter_context((tmp_path / "other").open("wb"))).fileno() < number:
                 pass
             with pytest.raises(OperationalError, match="has ended, and makes no files"):
                 JournaledFileIO(files).new_output(f"{data}/more.parquet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from pyiceberg.types import StringType
 
 import txpool
 import txpool.lake
+from tests.support.forking import is_killed
 from tests.support.rest_catalog import RestServer
 from tests.support.rest_site import TABLES, RestSite, rest_server_in, rest_site, rows
 from txpool import failpoints
@@ -193,6 +195,29 @@ def test_a_child_that_was_forked_meanwhile_keeps_nothing_from_its_end(site: Rest
     assert not tx.unanswered
     assert site.ids("orders") == [1, 10]
     assert [*site.left()] == []
+
+
+def test_a_child_that_lives_on_keeps_nothing_of_its_killed_parent(site: RestSite) -> None:
+    """It has the journal's lock, too, which would end with the child alone."""
+    ends, writer = os.pipe()
+
+    def killed() -> None:
+        site.configure()
+        txpool.begin()
+        site.append(1)
+        if not os.fork():
+            os.close(writer)
+            os.read(ends, 1)  # until the test has closed its end
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    txpool.configure()
+    assert is_killed(killed)
+    site.scan()
+    left = [*site.left()]
+    os.close(writer)
+    os.close(ends)
+    assert left == []
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
     from txpool.lake.rest.catalog import RestLakeCatalog
+    from txpool.process.locked_files import LockedFile
     from txpool.tm.transaction import Transaction
 
 
@@ -65,7 +66,7 @@ class ReferencesWork(StagedFiles, Work):
         except FileNotFoundError:
             self._open(transaction, self._hold)
 
-    def _hold(self, journal: int) -> None:
+    def _hold(self, journal: LockedFile) -> None:
         self._has_journal = True
         self.journals.hold(journal, self.gtrid)
 
@@ -91,7 +92,9 @@ class ReferencesWork(StagedFiles, Work):
         finally:
             self._close()  # whoever ends it locks the journal
 
-    def _refer(self, xid: str, name: tuple[str, ...], staged: StagedAppend, files: AttemptFiles, journal: int) -> None:
+    def _refer(
+        self, xid: str, name: tuple[str, ...], staged: StagedAppend, files: AttemptFiles, journal: LockedFile
+    ) -> None:
         """Make the reference in one table, unless it is there."""
         table = self.place.client.load_table(name)
         metadata, uuid = table.metadata, str(table.metadata.table_uuid)

@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from txpool.errors import OperationalError, described
 from txpool.process.durable import generation_in, identity_within
+from txpool.process.locked_files import LockedFile, open_to_lock, unlock
 from txpool.resources.files.tree import give_to_owner, make_folder, opened, sync_file, why_no_renames, write_file
 
 HIDDEN: Final = ".txpool"
@@ -37,18 +38,6 @@ _STAGING = re.compile(r"[A-Za-z0-9_.+-]{1,200}")
 _DRAFT = "manifest"
 #: Of a manifest that publishes folders, and of one that appends to tables.
 _FORMATS: Final = (1, 2)
-
-_held: set[io.FileIO] = set()
-
-
-def _after_fork_in_child() -> None:
-    """The parent's locks are in the child's hands, too, and would outlive the parent."""
-    for file in _held:
-        file.close()
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Manifest(NamedTuple):
@@ -203,7 +192,7 @@ class Place:
         """Those that are ours, and can be read."""
         for xid, ours in self.listed(hidden):
             if ours:
-                with suppress(FileNotFoundError), _file(xid, hidden.prepared) as file:
+                with suppress(FileNotFoundError), open_to_lock(xid, within=hidden.prepared) as file:
                     yield decode(xid, file.readall())
 
     def draft(self, manifest: Manifest, staging: int) -> None:
@@ -222,7 +211,7 @@ class Place:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with suppress(FileExistsError), io.FileIO(os.open("lock", flags, 0o600, dir_fd=hidden.at)) as made:
             give_to_owner(made.fileno(), hidden.at)
-        with _file("lock", hidden.at) as lock, _locked(lock, f"{self.name}: {self.path}/{HIDDEN}/lock"):
+        with open_to_lock("lock", within=hidden.at) as lock, _locked(lock, f"{self.name}: {self.path}/{HIDDEN}/lock"):
             yield
 
     @contextmanager
@@ -233,7 +222,7 @@ class Place:
         had both looked would otherwise both exchange, and the old folder would be back.
         """
         try:
-            held = _file(xid, hidden.prepared)
+            held = open_to_lock(xid, within=hidden.prepared)
         except FileNotFoundError:
             yield None
             return
@@ -268,23 +257,16 @@ def _names(name: str, within: int, status: os.stat_result) -> bool:
     return False
 
 
-def _file(name: str, within: int) -> io.FileIO:
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    return io.FileIO(os.open(name, flags, dir_fd=within), "r+")
-
-
 @contextmanager
-def _locked(file: io.FileIO, shown: str) -> Iterator[None]:
-    _held.add(file)
+def _locked(file: LockedFile, shown: str) -> Iterator[None]:
     try:
         _take(file, shown)
         yield
     finally:
-        _held.discard(file)
-        fcntl.flock(file, fcntl.LOCK_UN)  # also for a child that was forked meanwhile
+        unlock(file)
 
 
-def _take(file: io.FileIO, shown: str) -> None:
+def _take(file: LockedFile, shown: str) -> None:
     deadline = time.monotonic() + WAIT
     while True:
         try:

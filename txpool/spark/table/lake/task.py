@@ -20,6 +20,7 @@ from pyspark import Accumulator, TaskContext
 
 from txpool.errors import ConfigurationError, OperationalError, described
 from txpool.lake.journals import Journals, sync_files
+from txpool.process.locked_files import LockedFile
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.task.task import results_of
 from txpool.spark.task.tracing import TaskTrace, ambient_trace, traced
@@ -95,7 +96,7 @@ class LakeTask(FilesTask):
             rows, files = self._files(journal, batches)
         return rows, sum(each.file_size_in_bytes for each in files), files
 
-    def _files(self, journal: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, list[Any]]:
+    def _files(self, journal: LockedFile, batches: Iterator[pa.RecordBatch]) -> tuple[int, list[Any]]:
         """The number of rows, and the descriptions of their files, of which each has some rows of a partition."""
         try:
             from pyiceberg.io.pyarrow import _dataframe_to_data_files, bin_pack_record_batches, schema_to_pyarrow

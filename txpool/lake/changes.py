@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.expressions import AlwaysTrue
@@ -143,8 +144,11 @@ def require_safe(properties: Mapping[str, str], where: str, *more: str) -> None:
             )
 
 
-def namespaces(catalog: Catalog, within: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """All namespaces of a catalog, and those in them."""
-    for found in catalog.list_namespaces(within):
-        yield found
-        yield from namespaces(catalog, found)
+def namespaces(
+    catalog: Catalog, within: tuple[str, ...] = (), *, passed_over: tuple[type[Exception], ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """All namespaces of a catalog, and those in them. Errors that are passed over are of what is within one."""
+    with suppress(*(passed_over if within else ())):
+        for found in catalog.list_namespaces(within):
+            yield found
+            yield from namespaces(catalog, found, passed_over=passed_over)

@@ -14,6 +14,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from requests import RequestException
 
 from txpool.errors import OperationalError, described
+from txpool.lake.changes import namespaces
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -58,17 +59,11 @@ class RestClient(RestCatalog):
 
     def tables(self) -> Iterator[Table]:
         """All tables that this user may read."""
-        for namespace in self.list_namespaces():
-            yield from self._tables_in(namespace)
-
-    def _tables_in(self, namespace: tuple[str, ...]) -> Iterator[Table]:
-        with suppress(*_NO_NAMESPACE):
-            for name in self.list_tables(namespace):
-                with suppress(*_NO_TABLE):
-                    yield self.load_table(name)
-        with suppress(*_NO_NAMESPACE):
-            for inner in self.list_namespaces(namespace):
-                yield from self._tables_in(inner)
+        for namespace in namespaces(self, passed_over=_NO_NAMESPACE):
+            with suppress(*_NO_NAMESPACE):
+                for name in self.list_tables(namespace):
+                    with suppress(*_NO_TABLE):
+                        yield self.load_table(name)
 
     def table_of(self, reference: Reference) -> Table:
         """The table of a reference, also if it was renamed. OperationalError if it is not there."""

@@ -462,6 +462,45 @@ def test_a_table_that_was_dropped_keeps_no_other_from_its_end(site: RestSite) ->
     site.client.create_table("db.lines", rows().schema)
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_branch_that_rolls_back_beside_a_table_that_was_dropped_leaves_nothing(killed: bool, site: RestSite) -> None:
+    """The reference went with the table, and nobody has published it."""
+    if killed:
+        prepared(site)
+        site.client.drop_table("db.lines")
+    else:
+
+        def dropped() -> None:
+            site.client.drop_table("db.lines")
+            raise OSError("no")
+
+        with (
+            failpoints.arming("coordinator.prepared", dropped),
+            pytest.raises(txpool.TransactionRolledBack),
+            txpool.transaction(),
+        ):
+            site.append(1)
+    site.gone()
+    site.scan()
+    site.client.create_table("db.lines", rows().schema)
+    assert [each for each in site.left() if "txpool-empty" not in each[1]] == []
+    assert site.ids("orders") == []
+
+
+def test_what_a_table_has_got_outlives_it(site: RestSite) -> None:
+    """The commit was killed before the journal went. A uri that leads to another catalog shows no table either."""
+    assert site.killed(1, "lake.ended")
+    files = {each.file.file_path for each in site.client.load_table("db.lines").scan().plan_files()}
+    site.client.drop_table("db.lines")
+    site.gone()
+    site.scan()
+    staging = ReferencesStaging(site.settings)
+    with pytest.raises(txpool.OperationalError, match="it was dropped, or the uri leads to another catalog"):
+        staging.drop(staging.tables()[0])
+    assert {each.removeprefix("file://") for each in files} <= site.files()
+    site.client.create_table("db.lines", rows().schema)
+
+
 @pytest.mark.parametrize("again", [True, False])
 def test_a_branch_that_has_ended_shows_how(again: bool, site: RestSite) -> None:
     prepared(site)

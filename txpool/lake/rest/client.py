@@ -30,6 +30,10 @@ _NO_NAMESPACE: Final = (NoSuchNamespaceError, ForbiddenError)
 _NO_TABLE: Final = (NoSuchTableError, ForbiddenError, ValidationError)
 
 
+class TableGone(OperationalError):
+    """The catalog has no such table, as far as this user may see."""
+
+
 class RestClient(RestCatalog):
     """A REST catalog. Making it asks the server for its configuration: OperationalError if it does not give that."""
 
@@ -66,7 +70,7 @@ class RestClient(RestCatalog):
                         yield self.load_table(name)
 
     def table_of(self, reference: Reference) -> Table:
-        """The table of a reference, also if it was renamed. OperationalError if it is not there."""
+        """The table of a reference, also if it was renamed. TableGone."""
         try:
             found: Table = self.load_table(reference.table)
             if str(found.metadata.table_uuid) == reference.uuid:
@@ -76,7 +80,7 @@ class RestClient(RestCatalog):
         for each in self.tables():
             if str(each.metadata.table_uuid) == reference.uuid:
                 return each
-        raise OperationalError(
+        raise TableGone(
             f"the catalog at {self.uri} has no table {'.'.join(reference.table)} with the uuid {reference.uuid}: it "
             "was dropped, or the uri leads to another catalog. Nothing was removed"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from txpool.config.secrets import redact
 from txpool.errors import OperationalError, described
 from txpool.lake.files import AttemptFiles, JournaledFileIO
 from txpool.lake.journals import path_of, sync_files
+from txpool.lake.rest.client import TableGone
 from txpool.lake.rest.place import GENERATION, LookAgain, RestPlace, looking_again
 from txpool.lake.rest.snapshots import (
     Reference,
@@ -36,16 +38,19 @@ from txpool.lake.rest.snapshots import (
 )
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.own.branch import leads_elsewhere
-from txpool.xid import Xid, parse
+from txpool.xid import Xid, is_gtrid, parse
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
+
 logger = logging.getLogger("txpool")
 
 TABLES: Final = "tables"
+#: The note of a branch that is about to commit.
+_DECIDED: Final = {"decided": True}
 
 
 class References(RestPlace):
@@ -75,10 +80,14 @@ class References(RestPlace):
         return self._end(BranchRecord(_parsed(xid), self.name), commit=False) is BranchOutcome.ROLLED_BACK
 
     def listed(self) -> Iterator[tuple[Xid, Reference, bool]]:
-        """The references with names of ours in all tables, and whether each is provably ours, and not published."""
-        proof = self.proof
+        """The references with names of ours in all tables, and whether each is provably ours, and not published.
+
+        Also those of journals that went with their tables. Of a branch that was to commit, nobody knows how it ended.
+        """
+        proof, seen = self.proof, set()
         for table in self.client.tables():
             metadata, uuid = table.metadata, str(table.metadata.table_uuid)
+            seen.add(uuid)
             for name, reference in metadata.refs.items():
                 xid = parse(name)
                 if xid is not None:
@@ -86,6 +95,11 @@ class References(RestPlace):
                     ours = proof.holds(staged, name, uuid) and not proof.published(metadata, name)
                     since = 0 if staged is None or staged.sequence_number is None else staged.sequence_number - 1
                     yield xid, Reference(table.name(), uuid, reference.snapshot_id, since), ours
+
+        for gtrid in sorted({each for each in self.journals.gtrids() if is_gtrid(each)}):
+            with suppress(OperationalError, ValueError):  # a damaged one keeps no other branch from its end
+                noted = [] if self._is_decided(gtrid) else self._noted(gtrid)
+                yield from ((_parsed(name), each, True) for name, each in noted if each.uuid not in seen)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -100,6 +114,8 @@ class References(RestPlace):
     def _end(self, record: BranchRecord, *, commit: bool) -> BranchOutcome:
         decided = BranchOutcome.COMMITTED if commit else BranchOutcome.ROLLED_BACK
         references = self._references_of(record)
+        if commit:
+            self._note_decided(record.xid.gtrid)
         ended, failures = [], []
         for each in references or ():
             try:
@@ -144,15 +160,30 @@ class References(RestPlace):
 
     def _noted(self, gtrid: str) -> list[tuple[str, Reference]]:
         """What a transaction's journal says of its references, with their names. Of those in one table, the last."""
-        notes = self.journals.notes(gtrid)
+        notes = [each for each in self.journals.notes(gtrid) if "reference" in each]
         found = zip(notes, decode(each["reference"] for each in notes), strict=True)
         return list({(note["xid"], each.uuid): (str(note["xid"]), each) for note, each in found}.values())
 
+    def _note_decided(self, gtrid: str) -> None:
+        """Write down, before any table has what is staged, that some may have it from now on, also if they go."""
+        if not self._is_decided(gtrid):
+            with self.journals.held_alone(gtrid) as journal:
+                if journal is not None:
+                    self.journals.note(journal, _DECIDED)
+
+    def _is_decided(self, gtrid: str) -> bool:
+        return _DECIDED in self.journals.notes(gtrid)
+
     def _end_in_table(
         self, xid: Xid, reference: Reference, *, commit: bool
-    ) -> tuple[BranchOutcome | None, TableMetadata]:
-        """How the branch has ended in one table; None if nothing shows that. And the table's metadata then."""
-        table = self.client.table_of(reference)
+    ) -> tuple[BranchOutcome | None, TableMetadata | None]:
+        """How the branch has ended in one table; None if nothing shows that. And the metadata then of what is there."""
+        try:
+            table = self.client.table_of(reference)
+        except TableGone:
+            if commit or self._is_decided(xid.gtrid):
+                raise
+            return BranchOutcome.ROLLED_BACK, None  # the reference went with it
         metadata, name = table.metadata, xid.joined
         found = metadata.refs.get(name)
         if found is None:
@@ -215,7 +246,7 @@ class References(RestPlace):
 
     # -- what is left -------------------------------------------------------------------------------------------
 
-    def _clear(self, gtrid: str, ended: Mapping[tuple[str, str], tuple[TableMetadata, int]]) -> None:
+    def _clear(self, gtrid: str, ended: Mapping[tuple[str, str], tuple[TableMetadata | None, int]]) -> None:
         """Remove what the transaction has made and no snapshot names, and its journals, after its end.
 
         Nothing if the journal has a reference that is not among these, by its name and its table: that may be there.
@@ -224,9 +255,14 @@ class References(RestPlace):
             if journal is not None and all((name, each.uuid) in ended for name, each in self._noted(gtrid)):
                 self.journals.clear(gtrid, self._named(ended.values()))
 
-    def _named(self, tables: Iterable[tuple[TableMetadata, int]]) -> set[str]:
-        io = PyArrowFileIO({})
-        return {path_of(each) for metadata, since in tables for each in named_files(metadata, since, io)}
+    def _named(self, tables: Iterable[tuple[TableMetadata | None, int]]) -> set[str]:
+        files = PyArrowFileIO({})
+        return {
+            path_of(each)
+            for metadata, since in tables
+            if metadata is not None
+            for each in named_files(metadata, since, files)
+        }
 
     def sweep(self, gtrid: str) -> None:
         """Remove what a transaction has left that can never commit, but for what a snapshot names.

@@ -96,8 +96,8 @@ class LakeWork(StagedFiles):
     def _require_journal(self) -> None:
         if not self.journals.path_of(self.gtrid).exists():
             raise OperationalError(
-                f"catalog {self.name}: recovery has swept {self.gtrid}, which it took for dead. The "
-                "transaction rolls back; begin another one"
+                f"catalog {self.name}: either recovery has swept {self.gtrid}, which it took for dead, or somebody has "
+                "removed its journal. The transaction rolls back; begin another one"
             )
 
     def change(self) -> None:

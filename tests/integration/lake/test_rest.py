@@ -501,6 +501,32 @@ def test_what_a_table_has_got_outlives_it(site: RestSite) -> None:
     site.client.create_table("db.lines", rows().schema)
 
 
+@pytest.mark.parametrize("point", ["", "lake.rebased", "lake.table-ended"])
+def test_a_journal_that_somebody_has_removed_keeps_no_branch_from_its_end(point: str, site: RestSite) -> None:
+    """What others have committed meanwhile needs another snapshot, whose files a new journal lists."""
+    assert site.killed(1, "coordinator.decided")
+    site.foreign(5)
+    for each in (site.warehouse / "_txpool").glob("*.journal"):
+        each.unlink()
+    site.gone()
+    if point:
+        assert site.recovery_killed(point)
+    site.scan()
+    assert site.ids("orders") == site.ids("lines") == [1, 5]
+    assert site.references() == []
+    assert [*(site.warehouse / "_txpool").glob("*.journal")] == []
+    assert site.named() - site.files() <= {each for each in site.named() if "txpool-empty" in each}
+
+
+def test_a_journal_that_somebody_removes_from_a_transaction_rolls_it_back(site: RestSite) -> None:
+    with pytest.raises(txpool.TransactionRolledBack), txpool.transaction():
+        site.append(1)
+        for each in (site.warehouse / "_txpool").glob("*.journal"):
+            each.unlink()
+    assert site.references() == []
+    assert site.ids("orders") == []
+
+
 @pytest.mark.parametrize("again", [True, False])
 def test_a_branch_that_has_ended_shows_how(again: bool, site: RestSite) -> None:
     prepared(site)

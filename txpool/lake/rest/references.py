@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from txpool import failpoints
 from txpool.config.secrets import redact
 from txpool.errors import OperationalError, described
 from txpool.lake.files import AttemptFiles, JournaledFileIO
-from txpool.lake.journals import path_of, sync_files
+from txpool.lake.journals import close_journal, path_of, sync_files
 from txpool.lake.rest.client import TableGone
 from txpool.lake.rest.place import GENERATION, LookAgain, RestPlace, looking_again
 from txpool.lake.rest.snapshots import (
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
+    from txpool.process.locked_files import LockedFile
 
 logger = logging.getLogger("txpool")
 
@@ -198,7 +199,7 @@ class References(RestPlace):
         if self.proof.published(metadata, name):  # by whomever: that is how it has ended, and it is done once
             after = self._dropped(table, name)
         elif commit:
-            after = self._published(table, xid)
+            after = self._published(table, xid, reference)
         else:
             outcome, after = BranchOutcome.ROLLED_BACK, self._dropped(table, name, forget=True)
         if failpoints.armed:
@@ -214,7 +215,7 @@ class References(RestPlace):
             updates.append(forgets(staged))
         return self.committed(table, {name: staged, MAIN_BRANCH: metadata.current_snapshot_id}, *updates)
 
-    def _published(self, table: Table, xid: Xid) -> TableMetadata:
+    def _published(self, table: Table, xid: Xid, reference: Reference) -> TableMetadata:
         """Move main, and drop the reference. If others have committed, what is staged is appended again."""
         metadata, name = table.metadata, xid.joined
         number, main = metadata.refs[name].snapshot_id, metadata.current_snapshot_id
@@ -225,9 +226,7 @@ class References(RestPlace):
         drop = drops(name)
         if staged.parent_snapshot_id == main and staged.schema_id == metadata.current_schema_id:
             return self.committed(table, as_they_were, leads(MAIN_BRANCH, number), drop)
-        with self.journals.held_alone(xid.gtrid) as journal:
-            if journal is None:
-                raise LookAgain(f"the journal of {xid.gtrid} is gone: another has ended it meanwhile")
+        with self._journal(xid, reference) as journal:
             files = AttemptFiles(self.journals, journal)
             manifests = [each for each in staged.manifests(table.io) if each.added_snapshot_id == number]
             spec = manifests[0].partition_spec_id if manifests else metadata.default_spec_id
@@ -243,6 +242,24 @@ class References(RestPlace):
             if failpoints.armed:
                 failpoints.hit("lake.rebased")
             return self.committed(table, as_they_were, *updates)
+
+    @contextmanager
+    def _journal(self, xid: Xid, reference: Reference) -> Iterator[LockedFile]:
+        """The branch's journal, locked. It is a new one if another has ended the branch, or somebody has removed it.
+
+        It knows of the reference before it lists a file: so a sweep keeps what the table names.
+        """
+        with suppress(FileExistsError):
+            if not self.journals.path_of(xid.gtrid).exists():
+                close_journal(self.journals.open(xid.gtrid))
+        with self.journals.held_alone(xid.gtrid) as journal:
+            if journal is None:
+                raise LookAgain(f"{self.journals.path_of(xid.gtrid)} was removed at this moment")
+            known = self.journals.notes(xid.gtrid)
+            for fact in (_DECIDED, {"xid": xid.joined, "reference": [[*reference.table], *reference[1:]]}):
+                if fact not in known:
+                    self.journals.note(journal, fact)
+            yield journal
 
     # -- what is left -------------------------------------------------------------------------------------------
 

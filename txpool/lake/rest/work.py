@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.lake.files import AttemptFiles, JournaledFileIO
-from txpool.lake.journals import sync_files
+from txpool.lake.journals import is_removed, sync_files
 from txpool.lake.rest.place import looking_again
 from txpool.lake.rest.references import References
 from txpool.lake.rest.snapshots import Reference, added_files, appended
@@ -83,6 +83,8 @@ class ReferencesWork(StagedFiles, Work):
             raise Refused(str(error)) from error
         if journal is None:
             raise Refused(f"the journal of {self.gtrid} could not be opened")
+        if is_removed(journal):
+            raise Refused(f"{self.journals.path_of(self.gtrid)}, which lists what {self.gtrid} has made, was removed")
         try:
             with closing(AttemptFiles(self.journals, journal)) as files:
                 for name, staged in sorted(self.staged.items()):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
 from txpool import failpoints
-from txpool.errors import OperationalError, ProgrammingError
+from txpool.errors import OperationalError, ProgrammingError, described
 from txpool.lake.journals import sync_files
 from txpool.lake.staged import StagedFiles
 from txpool.lake.warehouse import Warehouse
@@ -48,7 +48,7 @@ class LakeWork(StagedFiles):
     """One transaction's work in one warehouse. The thread that works in the transaction uses it; files any thread."""
 
     def __init__(self, source: Source, transaction: Transaction, write: Callable[[StagedPointer], object]) -> None:
-        self.warehouse = _warehouse(source)
+        self.warehouse = _warehouse(source, transaction)
         super().__init__(self.warehouse.name, self.warehouse.journals, transaction.gtrid)
         self.staged: dict[tuple[str, str], StagedPointer] = {}
         self._owner = ref(transaction)
@@ -171,11 +171,21 @@ class LakeWork(StagedFiles):
             logger.warning("catalog %s: what %s has left stays for recovery", self.name, self.gtrid, exc_info=True)
 
 
-def _warehouse(source: Source) -> Warehouse:
+def _warehouse(source: Source, transaction: Transaction) -> Warehouse:
     """The warehouse of a file; this process looks once whether its folder and its catalog are each other's."""
     found = Warehouse(source.settings)
     if source not in _bound:
-        found.bind()
+        try:
+            found.bind()
+        except OperationalError as error:
+            name = found.datasource.name
+            if type(error) is OperationalError or transaction.enlistment_in(name) is None:  # none of the driver's
+                raise
+            raise OperationalError(
+                f"catalog {found.name}: its tables cannot be made beside what {transaction.gtrid} has done in {name}: "
+                f"{described(error)}. Nothing was done here: call txpool.lake.catalog() before that work, or let "
+                f"`txpool check {source.settings.file}` make the tables once"
+            ) from error
         _bound.add(source)
     return found
 

@@ -8,7 +8,7 @@ import txpool
 import txpool.lake
 from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, SCHEMA, Lake, rows
 from txpool.check import Severity, check
-from txpool.errors import ConfigurationError, ProgrammingError, TransactionRolledBack
+from txpool.errors import ConfigurationError, OperationalError, ProgrammingError, TransactionRolledBack
 from txpool.lake.check import findings
 from txpool.lake.warehouse import Warehouse
 from txpool.lake.work import _bound
@@ -52,6 +52,17 @@ def test_a_process_whose_transaction_has_written_before(lake: Lake) -> None:
             connection.cursor().execute("create table mine (id integer)")
         lake.append("orders", 1)
     assert lake.ids("orders") == [1]
+
+
+@IN_SQLITE
+def test_the_first_catalog_of_a_file_that_the_transaction_has_locked(lake: Lake) -> None:
+    with txpool.transaction():
+        with lake.place.orders.connect() as connection:
+            connection.cursor().execute("create table mine (id integer)")
+        with pytest.raises(OperationalError, match=r"cannot be made beside what .*txpool check .*wh\.properties"):
+            _ = lake.catalog
+    lake.create("orders")
+    assert lake.place.sql("orders", "select count(*) from mine") == [(0,)]
 
 
 @IN_SQLITE

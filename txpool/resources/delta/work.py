@@ -12,7 +12,7 @@ from txpool.errors import Error, OperationalError, ProgrammingError, described
 from txpool.resources.base import Refused
 from txpool.resources.delta.table import LOG, SOURCE, Append, TableState, load, path_of, write_rows
 from txpool.resources.files.place import HIDDEN, Hidden, Manifest, Place, is_name
-from txpool.resources.files.tree import descended, opened, sync_tree
+from txpool.resources.files.tree import descended, give_to_owner, opened, sync_tree
 from txpool.resources.files.work import PlaceWork
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ class DeltaWork(PlaceWork):
         for adds in self._adds.values():
             for source in sorted({each[SOURCE] for each in adds}):  # the other folders' tasks may still write
                 with opened(source, staging) as folder:
+                    give_to_owner(folder, staging)
                     sync_tree(folder, source)
             for each in adds:
                 *above, name = [each[SOURCE], *path_of(each).split("/")]

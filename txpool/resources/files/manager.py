@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from txpool.errors import described
 from txpool.findings.finding import Finding, failure, ok, warning
 from txpool.resources.files.branch import FolderResource, PlaceBranch, PlaceRecovery, PlaceResource, StagedInPlace
-from txpool.resources.files.place import Place
+from txpool.resources.files.place import HIDDEN, Place
 from txpool.resources.files.tree import mount_of, why_no_renames
 from txpool.resources.files.work import FolderWork, PlaceWork
 from txpool.resources.manager import ResourceManager
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from txpool.datasource.source import Source
     from txpool.resources.base import BegunBy
     from txpool.resources.recovery_access import PreparedBranch
+
+logger = logging.getLogger("txpool")
 
 _made: WeakKeyDictionary[Any, PlaceResource] = WeakKeyDictionary()
 
@@ -39,6 +44,7 @@ class Places(ResourceManager):
         found = _made.get(source)
         if found is None:
             found = _made.setdefault(source, self._resource(source.settings))
+            _warn_of_another_owner(found.place)
         work = self.work(found.place, transaction.gtrid)
         return work, PlaceBranch(found, work, transaction.gtrid)
 
@@ -53,6 +59,27 @@ class Places(ResourceManager):
 
     def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> StagedInPlace:
         return StagedInPlace(self._place(settings))
+
+
+def _warn_of_another_owner(place: Place) -> None:
+    owner = place.owner()
+    if owner != os.geteuid():
+        logger.warning(
+            "%s: this process is user %s's, and %s is user %s's, whose recovery cannot remove all that a crash leaves "
+            "before a PREPARE: let that user work there, or root run recovery, too",
+            *(place.name, os.geteuid(), place.path, owner),
+        )
+
+
+def _of_others(place: Place) -> Iterator[tuple[str, int]]:
+    """What is staged and is not the hidden folder's owner's, who can neither publish nor remove it; and whose it is."""
+    owner = place.owner()
+    for folder, folders, files in os.walk(place.path / HIDDEN / "staged"):
+        for name in (*folders, *files):
+            with suppress(FileNotFoundError):
+                found = os.lstat(os.path.join(folder, name)).st_uid
+                if found != owner:
+                    yield os.path.join(folder, name), found
 
 
 def of_place(name: str, place: Place, branches: Sequence[PreparedBranch]) -> Iterator[Finding]:
@@ -70,6 +97,15 @@ def of_place(name: str, place: Place, branches: Sequence[PreparedBranch]) -> Ite
             f"{len(foreign)} manifests in {place.path} are of users who are not ours",
             "whoever made them may have made up their names: they are listed, and never ended",
             "remove them, or write their user into prepared.owners",
+        )
+    for path, user in islice(_of_others(place), 1):
+        yield warning(
+            "owners",
+            f"{path} is user {user}'s, and what is staged in {place.path} user {place.owner()}'s",
+            "that user's recovery can neither publish nor remove it; of a transaction that goes on it is theirs from "
+            "the PREPARE on",
+            f"once that has ended: chown -hR {place.owner()} {place.path}/{HIDDEN}/staged. Let the folder's "
+            "owner work there",
         )
     if os.stat(place.path).st_mode & 0o002:
         yield warning(

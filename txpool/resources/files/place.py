@@ -155,6 +155,11 @@ class Place:
                 f"Nothing was done: chmod -R go-w {self.path}/{HIDDEN}"
             )
 
+    def owner(self) -> int:
+        """The number of the user whose the hidden folder is, and with it what is staged."""
+        with self.open() as hidden:
+            return os.fstat(hidden.at).st_uid
+
     def identity(self) -> str:
         with self.open() as hidden:
             file = _path(hidden.at) / "identity"

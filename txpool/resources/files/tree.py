@@ -37,7 +37,7 @@ def descended(parts: Sequence[str], within: int, *, make: bool = False) -> Itera
         return
     if make:
         with suppress(FileExistsError):
-            os.mkdir(parts[0], dir_fd=within)
+            make_folder(parts[0], within)
         os.fsync(within)  # also what another has made
     with opened(parts[0], within) as folder, descended(parts[1:], folder, make=make) as found:
         yield found
@@ -52,14 +52,18 @@ def make_folder(name: str, within: int, mode: int = 0o777) -> None:
 
 
 def give_to_owner(made: int, within: int) -> None:
-    """What root makes is the owner's of the folder that it is in: root works for them, who work there, too."""
-    if os.geteuid() == 0:
+    """What root makes is the owner's of the folder that it is in: root works for them, who work there, too.
+
+    But for a file that has another name, too: whoever works there may have given it to what is another user's.
+    """
+    found = os.fstat(made)
+    if os.geteuid() == 0 and (stat.S_ISDIR(found.st_mode) or found.st_nlink == 1):
         above = os.fstat(within)
         os.fchown(made, above.st_uid, above.st_gid)
 
 
 def sync_tree(folder: int, shown: str) -> None:
-    """Make all that is in a folder durable. OperationalError for what is neither a file nor a folder."""
+    """Make all that is in a folder durable, and its owner's. OperationalError for what is no file and no folder."""
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda each: each.name)
     for entry in found:
@@ -67,18 +71,21 @@ def sync_tree(folder: int, shown: str) -> None:
         path = f"{shown}/{entry.name}"
         if stat.S_ISDIR(mode):
             with opened(entry.name, folder) as inner:
+                give_to_owner(inner, folder)
                 sync_tree(inner, path)
         elif stat.S_ISREG(mode):
-            sync_file(entry.name, folder)
+            sync_file(entry.name, folder, give=True)
         else:
             raise OperationalError(f"{path} is neither a file nor a folder, and is not published: remove it")
     os.fsync(folder)
 
 
-def sync_file(name: str, within: int) -> None:
-    """Make a file's contents durable."""
+def sync_file(name: str, within: int, *, give: bool = False) -> None:
+    """Make a file's contents durable; and the folder's owner's, if root has made it and is to give it."""
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=within)
     try:
+        if give:
+            give_to_owner(descriptor, within)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 import txpool
-from tests.integration.resources.delta.conftest import Tables
+from tests.integration.resources.delta.conftest import SCHEMA, Tables, committed
 from tests.integration.resources.files.conftest import gone
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome
+from txpool.resources.delta.branch import DeltaResource
 from txpool.resources.delta.manager import MANAGER
 from txpool.resources.delta.work import DeltaWork
+from txpool.resources.files.place import Place
 from txpool.xid import make_gtrid, make_xid
 
 if TYPE_CHECKING:
@@ -123,3 +129,29 @@ def test_a_hidden_folder_of_another_user_is_refused(tables: Tables, require: Req
     work = DeltaWork(tables.resource().place, GTRID)
     with pytest.raises(txpool.OperationalError, match="proves nothing"):
         work.state("orders")
+
+
+@pytest.mark.parametrize("by", [[], ["part"]])
+def test_what_root_has_left_the_folders_owner_ends(by: list[str], require: Require) -> None:
+    """As their daemon does, behind one job that an administrator has run."""
+    require(os.geteuid() == 0, "root, who can make a stranger's files")
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        DeltaTable.create(f"{folder}/orders", SCHEMA, partition_by=by)
+        for each in (Path(folder), *Path(folder).rglob("*")):
+            os.chown(each, STRANGER, STRANGER)
+        resource = DeltaResource(Place("tables", folder), "")
+        work = DeltaWork(resource.place, GTRID)
+        rows = pa.table({"n": [1], "part": ["a b"]}, schema=SCHEMA)
+        work.state("orders")
+        work.append("orders", rows.to_batches(), SCHEMA)
+        work.prepare(XID)
+        os.seteuid(STRANGER)
+        try:
+            resource = DeltaResource(Place("tables", folder), "")
+            assert resource.publish(XID) is BranchOutcome.COMMITTED
+        finally:
+            os.seteuid(0)
+        assert committed(Path(folder, "orders")) == [1]
+        assert {each.stat().st_uid for each in Path(folder).rglob("*")} == {STRANGER}
+        assert [*Path(folder, ".txpool", "staged").iterdir()] == []

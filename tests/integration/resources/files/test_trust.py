@@ -15,6 +15,7 @@ import txpool
 from tests.integration.resources.files.conftest import Exports, gone
 from tests.integration.resources.files.test_recovery import prepared
 from txpool.config.settings import DataSourceSettings
+from txpool.findings.finding import Finding
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.files import branch
 from txpool.resources.files.manager import MANAGER
@@ -275,18 +276,52 @@ def test_what_root_has_left_the_folders_owner_ends_and_works_on(overwrite: bool)
             for xid in (theirs, roots):
                 assert branch.publish(there, xid) is BranchOutcome.COMMITTED
             assert branch.StagedInPlace(there).tables() == []
+            shutil.rmtree(Path(folder, "a", "more"))  # it is theirs
         finally:
             os.seteuid(0)
         assert Path(folder, "a", "file").read_text() == "a"
         assert Path(folder, "a", "_SUCCESS").read_text() == roots
 
 
+def test_a_file_that_has_another_name_elsewhere_stays_its_owners() -> None:
+    """Whoever may write there could have root give away any file of the file system's."""
+    with TemporaryDirectory() as folder:
+        other, there = Path(folder, "other"), Place("exports", f"{folder}/exports")
+        other.touch()
+        there.path.mkdir()
+        os.chown(there.path, STRANGER, STRANGER)
+        work = FolderWork(there, make_gtrid("etl", "abcdefghijkl", 1))
+        os.link(other, work.folder("a", overwrite=False).path / "theirs")
+        work.prepare(make_xid(work.gtrid, 0, "exports").joined)
+        assert other.stat().st_uid == 0
+
+
+def test_who_works_in_another_users_folder_is_warned(exports: Exports, caplog: pytest.LogCaptureFixture) -> None:
+    """What a crash leaves before the PREPARE is root's, and its owner's recovery cannot remove all of it."""
+    os.chown(exports.place, STRANGER, STRANGER)
+    with pytest.raises(ZeroDivisionError), txpool.transaction():
+        exports.write("a", "1")
+        assert f"exports is user {STRANGER}'s" in caplog.text
+        (found,) = _owners(exports)
+        assert "staged" in found.found
+        assert f"chown -hR {STRANGER}" in found.do
+        1 / 0
+    assert _owners(exports) == []
+
+
+def _owners(exports: Exports) -> list[Finding]:
+    found = MANAGER.findings(DataSourceSettings.load(exports.file), stale_after=0, timeout=None)
+    return [each for each in found if each.topic == "owners"]
+
+
 def _prepare(there: Place, name: str, xid: str, *, overwrite: bool = False) -> None:
     found = parse(xid)
     assert found is not None
     work = FolderWork(there, found.gtrid)
-    with work.folder(name, overwrite=overwrite).open("file") as file:
-        file.write(name)
+    staged = work.folder(name, overwrite=overwrite)
+    for each in ("file", "more/file"):
+        with staged.open(each) as file:
+            file.write(name)
     work.prepare(xid)
 
 

@@ -15,7 +15,7 @@ from txpool.errors import NotSupportedError, OperationalError, described
 from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction
 from txpool.resources.jdbc.dbapi.errors import ConnectionLost, call
 from txpool.resources.jdbc.dbapi.errors import Error as JavaError
-from txpool.resources.jms.connection import ERROR, ID, JmsConnection, body_of, receive
+from txpool.resources.jms.connection import ERROR, ID, JmsConnection, body_of
 from txpool.resources.jms.manager import MANAGER
 from txpool.resources.messages.tables import Outgoing, readable
 from txpool.tm.demarcation.block import transaction
@@ -96,7 +96,7 @@ class JmsSession(MessageSession):
         with self._alone(), self._branch() as raw, raw.receiving(raw.queue(queue)) as consumer:
             while len(taken) < most:
                 left = deadline - time.monotonic()
-                found = receive(consumer, 0 if taken else left)
+                found = raw.receive(consumer, 0 if taken else left)
                 if found is not None:
                     taken.append(self._message(raw, found))
                 elif taken or left <= 0:
@@ -181,7 +181,7 @@ class JmsSession(MessageSession):
     def _take(self, raw: JmsConnection, message: ReceivedMessage) -> Any:
         selector = f"JMSMessageID = '{message.place}'" if _is_named(message.place) else _UNNAMED
         with raw.receiving(raw.queue(self._from()), selector) as consumer:
-            found = receive(consumer, 0)
+            found = raw.receive(consumer, 0)
         if found is not None and _place(found) != message.place:
             raise OperationalError(
                 f"{self.name}: another consumer has taken message {message.id}. Nothing was received"

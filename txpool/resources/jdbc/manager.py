@@ -87,7 +87,7 @@ class Jdbc(Database):
         return hasattr(error, "java_class") and (state in _CONFLICTS or code in _LOCK_TIMEOUTS)
 
     def is_outage(self, error: BaseException) -> bool:
-        return hasattr(error, "java_class") and type(error).__name__ == "ConnectionLost"
+        return hasattr(error, "java_class") and any(each.__name__ == "ConnectionLost" for each in type(error).__mro__)
 
     def branch(
         self, datasource: str, driver: Driver, raw: XaConnection, deadlines: Deadlines, *, file: str

@@ -22,8 +22,13 @@ ERROR: Final = "txpool_error"
 _CORE: Final = "org.apache.activemq.artemis.api.core"
 _SLICE: Final = 1.0
 _AUTO_ACKNOWLEDGE: Final = 1
-#: For how many seconds a send waits at most: an address that is full, whose policy is BLOCK, would hold it for ever.
+#: For how many seconds a call waits at most that has no timeout of the client's: a send, and the look for a message.
 _PATIENCE: Final = 30.0
+_FULL: Final = (
+    "the broker did not take a message in time: its address is full, maybe, and blocks who sends there "
+    "(address-full-policy): then receive what is there"
+)
+_SILENT: Final = "the broker did not say in time whether there is a message: it, or the network, has stalled"
 #: How many bytes the headers of a message have at most, in UTF-16. A broker's journal takes no record that is longer
 #: than its buffer, 490 KiB of a stock broker. It says so at the branch's end: a one-phase commit is in doubt then.
 _MOST_HEADERS: Final = 100_000
@@ -48,7 +53,7 @@ class JmsConnection:
     failed: BaseException | None = None
     autocommit = True
     broken = False
-    _sending: Timer | None = None  #: When the send gives up that is under way.
+    _waiting: Timer | None = None  #: When the call gives up that is under way.
     # What only connections of databases can be.
     begun = in_transaction = ended_unseen = may_have_committed = holds_branch = False
 
@@ -90,7 +95,7 @@ class JmsConnection:
     def left(self) -> None:
         """Note that its branch has ended."""
         self.started = self.start_answered = self.xa_ended = False
-        self.java_xid = self.failed = self._sending = None
+        self.java_xid = self.failed = self._waiting = None
 
     # -- queues -------------------------------------------------------------------------------------------------
 
@@ -181,28 +186,34 @@ class JmsConnection:
         try:
             call(producer.setDeliveryDelay, int(delay * 1000))
             call(producer.setTimeToLive, int(live * 1000))
-            self._sending = timer = _timers.after(min(patience, _PATIENCE), lambda: self._give_up(timer))
-            try:
-                call(producer.send, message)
-            finally:
-                timer.cancel()
-        except Exception as error:
-            raise (self._too_late() if self.broken else error) from None
+            self._bounded(patience, _FULL, producer.send, message)
         finally:
             if not self.broken:
                 call(producer.close)
+
+    def _bounded(self, patience: float, problem: str, method: Any, *args: Any) -> Any:
+        """Call a method of the client's that may wait for ever. ConnectionLost, with the problem, after `patience`."""
+        self._waiting = timer = _timers.after(min(patience, _PATIENCE), lambda: self._give_up(timer))
+        try:
+            found = call(method, *args)
+        except Exception as error:
+            raise (self._too_late(problem) if self.broken else error) from None
+        finally:
+            timer.cancel()
         if self.broken:
-            raise self._too_late()
+            raise self._too_late(problem)
+        return found
 
     def _give_up(self, timer: Timer) -> None:
-        if self._sending is timer:  # else it has ended, and an interrupt has kept it from the cancel
-            self.drop()
+        """Close the connection without asking the broker, which would be one more wait."""
+        if self._waiting is timer:  # else it has ended, and an interrupt has kept it from the cancel
+            self.broken = True
+            call(self.core.getSessionFactory().cleanup)
 
-    def _too_late(self) -> ConnectionLost:
+    def _too_late(self, problem: str) -> ConnectionLost:
         return ConnectionLost(
-            f"datasource {self.name}: the broker did not take a message in time: its address is full, maybe, and "
-            "blocks who sends there (address-full-policy). The session was closed, and what its branch has sent rolls "
-            "back. Receive what is there"
+            f"datasource {self.name}: {problem}. Its session was closed. Once the broker sees that, it rolls back the "
+            "session's branch: what that has received can be received again"
         )
 
     @contextmanager
@@ -214,21 +225,25 @@ class JmsConnection:
         finally:
             call(consumer.close)
 
+    def receive(self, consumer: Any, timeout: float) -> Any:
+        """The next message; None if there is none in so many seconds, of which it waits one at most.
+
+        Then the client asks the broker once more, and waits for that answer for ever. Errors: as `send`.
+        """
+        wait = int(min(timeout, _SLICE) * 1000)
+        if wait > 0:
+            return self._bounded(_PATIENCE, _SILENT, consumer.receive, wait)
+        return self._bounded(_PATIENCE, _SILENT, consumer.receiveNoWait)
+
     def browse(self, queue: Any, selector: str | None = None) -> Iterator[Any]:
-        """The messages that can be received now, which stay."""
+        """The messages that can be received now, which stay. Errors: as `receive`."""
         browser = call(self.session.createBrowser, queue, selector)
         try:
             found = call(browser.getEnumeration)
-            while call(found.hasMoreElements):
+            while self._bounded(_PATIENCE, _SILENT, found.hasMoreElements):
                 yield call(found.nextElement)
         finally:
             call(browser.close)
-
-
-def receive(consumer: Any, timeout: float) -> Any:
-    """The next message; None if there is none in so many seconds, of which it waits one at most."""
-    wait = int(min(timeout, _SLICE) * 1000)
-    return call(consumer.receive, wait) if wait > 0 else call(consumer.receiveNoWait)
 
 
 def body_of(message: Any, name: str) -> bytes | None:

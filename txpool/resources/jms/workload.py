@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txpool.locks import Lock
-from txpool.resources.jms.connection import receive
 from txpool.resources.messages.tables import Outgoing
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class QueueWork:
         raw = self._driver.take()
         try:
             with raw.receiving(raw.queue(self._queue)) as consumer:
-                while receive(consumer, 0) is not None:
+                while raw.receive(consumer, 0) is not None:
                     pass
         finally:
             self._driver.give_back(raw)

@@ -29,6 +29,10 @@ class XaError(OperationalError):
     code = 0
 
 
+class XaConnectionLost(XaError, ConnectionLost):
+    """An XAException since the connection is gone: whether the call was executed is not known."""
+
+
 def xa_call(method: Any, *arguments: Any) -> Any:
     """Call a method of XAResource. `XaError`, or the error that the exception is mapped to."""
     import jpype
@@ -51,7 +55,8 @@ def _mapped(error: Any, name: str) -> BaseException:
     cause = error.getCause()
     if cause is not None and str(cause.getMessage()) not in text:
         text = f"{text} ({cause.getMessage()})"
-    found = XaError(f"XAResource.{name} was answered by {codes.name_of(code)}{f': {text}' if text else ''}")
+    made = XaConnectionLost if isinstance(mapped, ConnectionLost) else XaError
+    found = made(f"XAResource.{name} was answered by {codes.name_of(code)}{f': {text}' if text else ''}")
     found.code = code
     return found
 
@@ -154,6 +159,8 @@ class DatabaseByXA(JdbcDatabase):
         return DONE
 
     def _meaning(self, error: XaError, verb: PhaseTwoVerb, *, own: bool) -> PhaseTwoReply:
+        if isinstance(error, XaConnectionLost):  # Artemis's client says XA_RETRY then, as if nothing was sent
+            raise error
         if error.code == codes.XAER_NOTA:
             return PhaseTwoReply(ReplyKind.GONE, str(error))
         if error.code in codes.HEURISTIC:

@@ -150,6 +150,11 @@ _ABOUT_VALUES: Final = ("java.time.", "java.lang.NumberFormatException", "java.l
 _WRONG_NUMBER: Final = ("No value specified for parameter", "The column index is out of range")
 #: The errors of JMS, and of Artemis behind it.
 _ABOUT_BROKERS: Final = ("jakarta.jms.", "org.apache.activemq.artemis.")
+#: What Artemis's client throws, or names as the cause, if its connection has failed, or did not answer in time.
+_LOST: Final = frozenset(
+    f"org.apache.activemq.artemis.api.core.ActiveMQ{each}Exception"
+    for each in ("ConnectionTimedOut", "UnBlocked", "NotConnected", "Disconnected", "RemoteDisconnect", "ObjectClosed")
+)
 _OUT_OF_MEMORY: Final = "java.lang.OutOfMemoryError"
 _PARTS: Final = 5
 
@@ -191,7 +196,8 @@ def _described(texts: Sequence[str]) -> Error:
     for _, _, _, _, further in links:
         if further and not any(further in each or each in further for each in said):
             said.append(further)
-    failure = _class(name, standard, state, message)("; ".join(said))
+    lost = any(each[0] in _LOST for each in links)
+    failure = (ConnectionLost if lost else _class(name, standard, state, message))("; ".join(said))
     failure.sqlstate = state
     failure.vendor_code = int(code)
     failure.java_class = name

@@ -37,7 +37,7 @@ def xa_call(method: Any, *arguments: Any) -> Any:
     """Call a method of XAResource. `XaError`, or the error that the exception is mapped to."""
     import jpype
 
-    jvm.entered()
+    jvm.entered(method)
     found: BaseException
     try:
         return method(*arguments)

@@ -166,7 +166,7 @@ def from_java(error: Any) -> Error:
 
 def call(method: Callable[..., Any], *args: Any) -> Any:
     """Call a method of Java's. What that throws leaves as an error of ours."""
-    entered()
+    entered(method)
     try:
         return method(*args)
     except _java_exception() as error:

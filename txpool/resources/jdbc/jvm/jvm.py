@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from importlib import resources
@@ -46,14 +47,19 @@ _starting = Lock()
 _loaders: dict[tuple[str, ...], Classes] = {}
 _asked: dict[tuple[tuple[str, ...], tuple[str, ...]], Classes] = {}
 _threads = threading.local()
+#: The methods whose parameters' classes JPype has made, by their class and name.
+_ready: set[tuple[Any, str]] = set()
+_making = Lock()
+#: As java.lang.reflect.Modifier has it.
+_STATIC: Final = 8
 #: The key of the helper's own loader.
 _HELPER: Final = ("txpool",)
 
 
 def _after_fork() -> None:
     """In a child whose parent has no JVM, another thread may have begun to start one."""
-    global _starting
-    _starting = Lock()
+    global _starting, _making
+    _starting, _making = Lock(), Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -73,7 +79,9 @@ class Classes:
         found = self._found.get(name)
         if found is None:
             entered()
-            found = self._found[name] = self._load(name)
+            found = self._load(name)
+            _make_parameters(found)
+            self._found[name] = found
         return found
 
     def _load(self, name: str) -> Any:
@@ -117,10 +125,11 @@ def started(classpath: Sequence[str] = (), options: Sequence[str] = ()) -> Class
     return found
 
 
-def entered() -> None:
+def entered(method: Any = None) -> None:
     """To be called before Java is: a forked child is refused, and this thread will detach from the JVM when it ends.
 
-    A thread that JPype has attached stays in the JVM for ever.
+    A thread that JPype has attached stays in the JVM for ever. `method` is what will be called, if JPype may not yet
+    have made the classes of its parameters.
     """
     if os.getpid() != _pid:
         if _pid:
@@ -129,6 +138,29 @@ def entered() -> None:
     if not hasattr(_threads, "detaching"):
         is_main = threading.current_thread() is threading.main_thread()
         _threads.detaching = None if is_main else _Detaching()
+    own = getattr(method, "__self__", None)  # a class, and a static method, has none: see `load`
+    if own is not None and (key := (type(own), method.__name__)) not in _ready:
+        _make_parameters(*key)
+        _ready.add(key)
+
+
+def _make_parameters(owner: Any, name: str | None = None) -> None:
+    """Let JPype make the classes of a method's parameters; without a name, of static methods and constructors.
+
+    JPype kills the process if it reads an argument for a class that another thread is just making.
+    """
+    import jpype
+
+    with _making, suppress(AttributeError, jpype.JException):  # no class of Java's, or one that names a missing class
+        methods = owner.class_.getMethods()
+        if name is None:
+            chosen = [*owner.class_.getConstructors(), *(each for each in methods if each.getModifiers() & _STATIC)]
+        else:
+            chosen = [each for each in methods if each.getName() == name]
+        for method in chosen:
+            for each in method.getParameterTypes():
+                while jpype.JClass(each)._hints is None:
+                    time.sleep(0.0001)
 
 
 class _Detaching:

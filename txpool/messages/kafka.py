@@ -24,7 +24,7 @@ from txpool.errors import (
     chain,
     described,
 )
-from txpool.messages.kafka_received import LOOKS, ReceivedBuffer, has_read_all, message_of
+from txpool.messages.kafka_received import LOOKS, ConsumedTopic, ReceivedBuffer, has_read_all, message_of
 from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, apart, database_of
 from txpool.resources.kafka.manager import MANAGER, parking_topic
 from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tables_of
@@ -260,6 +260,8 @@ class KafkaSession(MessageSession):
         self._polling = True
         self._pause(consumer)
         polled = consumer.poll(timeout_ms=int(max(0.0, timeout) * 1000))
+        if polled:
+            self._consumed.require_id(MANAGER.wire_of(self.source).topic_id(self._topic))
         assigned = {place.partition: place for place in consumer.assignment()}
         for number in self._buffers.keys() - assigned.keys():
             del self._buffers[number]
@@ -280,15 +282,7 @@ class KafkaSession(MessageSession):
         self._polling = False
 
     def _require_reached(self, place: TopicPartition, position: int) -> None:
-        """OperationalError if the partition ends before the position: it is another topic of that name, say."""
-        end = self._kafka().end_offsets([place])[place]
-        if end < position:
-            raise OperationalError(
-                f"{self.name}: the position of {self._group} in partition {place.partition} of {self._topic} is "
-                f"{position}, and the partition ends at {end}: the topic was deleted and created again, maybe, or has "
-                "lost messages. Nothing was received: the position would leave out what is there now. Delete its row "
-                f"in {self.datasource.name} to receive all of that"
-            )
+        self._consumed.require_reached(place.partition, position, self._kafka().end_offsets([place])[place])
 
     def _pause(self, consumer: KafkaConsumer) -> None:
         """Poll nothing of the partitions that wait for a message to be tried again: the rest would fill the memory."""
@@ -310,6 +304,8 @@ class KafkaSession(MessageSession):
         if self._consumer is None or self._consumer[0] != os.getpid():
             from kafka import KafkaConsumer
 
+            from txpool.resources.kafka.reader import read_any_header
+
             if self._group is None:
                 raise self.source.settings.properties.error("group", "is missing: write group = shop")
             settings = self.source.settings
@@ -322,6 +318,9 @@ class KafkaSession(MessageSession):
                 isolation_level="read_committed",
                 **MANAGER.options(settings),
             )
+            read_any_header(made)
+            self._consumed = ConsumedTopic(self.name, self._topic, self._group, self.datasource.name)
+            self._consumed.id = MANAGER.wire_of(self.source).topic_id(self._topic)
             self._consumer = os.getpid(), made
             self._buffers = {}
         return self._consumer[1]

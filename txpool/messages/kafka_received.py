@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from txpool.errors import OperationalError
 from txpool.messages.session import ReceivedMessage
 from txpool.resources.messages.tables import readable
 
@@ -34,11 +36,45 @@ class ReceivedBuffer:
         self.not_before = 0.0  #: When its first message may be tried again, by the monotonic clock.
 
 
+@dataclass
+class ConsumedTopic:
+    """The topic of a session, which may be deleted, and created again with other messages at the same offsets."""
+
+    session: str
+    topic: str
+    group: str
+    #: The datasource with the positions.
+    positions: str
+    #: What the consumer has begun with; None if there was no such topic.
+    id: str | None = None
+
+    def require_id(self, found: str | None) -> None:
+        """OperationalError if the topic has another id by now: what was polled before is another topic's, maybe."""
+        self.id = self.id or found
+        if found != self.id:
+            raise OperationalError(
+                f"{self.session}: the topic {self.topic} was deleted and created again, or is gone, while it was "
+                f"consumed: its id was {self.id}, and is {found} now. Nothing was received: the positions of "
+                f"{self.group} would leave out what is there now. Stop its consumers, delete these rows in "
+                f"{self.positions} to receive all of that, and start them again"
+            )
+
+    def require_reached(self, part: int, position: int, end: int) -> None:
+        """OperationalError if the partition ends before the position: it is another topic of that name, say."""
+        if end < position:
+            raise OperationalError(
+                f"{self.session}: the position of {self.group} in partition {part} of {self.topic} is {position}, and "
+                f"the partition ends at {end}: the topic was deleted and created again, maybe, or has lost messages. "
+                "Nothing was received: the position would leave out what is there now. Delete its row in "
+                f"{self.positions} to receive all of that"
+            )
+
+
 def message_of(topic: str, record: Any, begun: int, tries: int = 0) -> ReceivedMessage:
     """The message of a record of kafka-python's."""
     from txpool.resources.kafka.records import ID_HEADER
 
-    headers = {name: (value or b"").decode("utf-8", "surrogateescape") for name, value in record.headers}
+    headers = {str(name): (value or b"").decode("utf-8", "surrogateescape") for name, value in record.headers}
     made = headers.get(ID_HEADER, "")
     if made and readable(made) == made:
         del headers[ID_HEADER]

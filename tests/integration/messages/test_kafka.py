@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import ClusterAuthorizationFailedError
 
 import txpool
@@ -34,7 +34,8 @@ from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.kafka import branch
 from txpool.resources.kafka.branch import KafkaWork, end_branch, evidence_of
-from txpool.resources.kafka.records import Producer, Record
+from txpool.resources.kafka.reader import read_any_header
+from txpool.resources.kafka.records import HeaderName, Producer, Record
 from txpool.resources.kafka.wire import Wire
 from txpool.xid import parse
 
@@ -272,6 +273,54 @@ def test_a_topic_that_was_created_again_loses_nothing_in_silence(site: Site) -> 
         found = site.inward.receive(10, timeout=LONG)
         work(found)
     assert texts(found) == ["new"]
+
+
+def test_a_topic_that_is_created_again_while_it_is_consumed(site: Site) -> None:
+    """Also if it has more messages than there were before: the first ones would be left out."""
+    work_through(site, "one", "two")
+    with closing(site.broker.admin()) as admin:
+        admin.delete_topics([site.topics[0]])
+    site.broker.create_topics(site.topics[0])
+    with closing(KafkaProducer(bootstrap_servers=site.broker.address)) as producer:
+        for number in range(5):
+            producer.send(site.topics[0], str(number).encode()).get(60)
+    deadline = time.monotonic() + LONG
+    with pytest.raises(txpool.OperationalError, match="was deleted and created again"):
+        while time.monotonic() < deadline:
+            with txpool.transaction() as ambient:
+                ambient.may_be_empty = True
+                assert site.inward.receive(10, timeout=1) == []
+    site.sql("delete from txpool_message_positions")
+    site.again()
+    with txpool.transaction():
+        work(site.inward.receive(10, timeout=LONG))
+    assert site.sql("select body from done")[2:] == [(str(number),) for number in range(5)]
+
+
+def test_a_header_whose_name_is_no_text_is_received_as_others_are(site: Site) -> None:
+    """Whoever may send does not stop the consumer, and none of the batch is lost."""
+    strange, plain = HeaderName("h\udcff\udcfe"), [("a", b"1"), ("z", b"3")]
+    with closing(KafkaProducer(bootstrap_servers=site.broker.address, linger_ms=5000)) as producer:
+        for text in ("one", "strange", "two"):
+            producer.send(
+                site.topics[0], text.encode(), headers=[*plain, *([(strange, b"2")] if text == "strange" else [])]
+            )
+        producer.flush(LONG)
+    site.inward.parking_after = 1
+
+    @txpool.consumer(site.inward, max_messages=10, poll=1)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        work(messages)
+        for each in messages:
+            assert dict(each.headers) == {"a": "1", "z": "3"} | ({strange: "2"} if each.text == "strange" else {})
+            site.outward.send(each.body, headers=each.headers)
+
+    assert ship.run(lambda: len(site.sql("select * from done")) == 3) == 3
+    reader = KafkaConsumer(site.topics[1], bootstrap_servers=site.broker.address, auto_offset_reset="earliest")
+    with closing(reader):
+        read_any_header(reader)
+        names = [{name for name, _ in next(reader).headers} for _ in range(3)]
+    assert [strange in each for each in names] == [False, True, False]
 
 
 @pytest.mark.costly

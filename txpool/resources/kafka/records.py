@@ -37,6 +37,15 @@ class Producer(NamedTuple):
     epoch: int
 
 
+class HeaderName(str):
+    """A header's name, which kafka-python encodes: bytes that are no UTF-8 stand in it as in a message's values."""
+
+    __slots__ = ()
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        return super().encode(encoding, "surrogateescape")
+
+
 class Record(NamedTuple):
     """A message as it is sent."""
 
@@ -59,8 +68,8 @@ class Topics:
         """The record of a message; a key's partition is the one that Java's client chooses, too."""
         key = None if sent.key is None else sent.key.encode("utf-8", "surrogateescape")
         chosen = next(self._rounds) if key is None else murmur2(key) & 0x7FFFFFFF
-        headers = [(name, value.encode("utf-8", "surrogateescape")) for name, value in sent.headers.items()]
-        headers.append((ID_HEADER, sent.id.encode()))
+        headers = [(HeaderName(name), value.encode("utf-8", "surrogateescape")) for name, value in sent.headers.items()]
+        headers.append((HeaderName(ID_HEADER), sent.id.encode()))
         return Record(topic, chosen % self._parts(topic), key, sent.body, headers)
 
     def _parts(self, topic: str) -> int:

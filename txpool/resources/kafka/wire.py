@@ -1,4 +1,4 @@
-"""The requests of Kafka's transactions, over kafka-python: the only file that uses its private parts.
+"""The requests of Kafka's transactions, over kafka-python, whose private parts only this file and `reader.py` use.
 
 The public producer ends a transaction only in the process that began it. EndTxn itself takes the transactional id, the
 producer id and the epoch from anybody. kafka-python has these messages: what is missing is a public way to send them.
@@ -134,12 +134,21 @@ class Wire:
         """How many partitions a topic has. OperationalError if there is no such topic."""
         return len(self.replicas(topic))
 
-    def replicas(self, topic: str) -> list[int]:
-        """How many replicas each partition of a topic has. OperationalError if there is no such topic."""
+    def topic_id(self, topic: str) -> str | None:
+        """The id of the topic that has this name now; None if none has."""
+        found = self._topic(topic)
+        return str(found["topic_id"]) if found["partitions"] else None
+
+    def _topic(self, topic: str) -> Any:
         try:
             (found,) = self.client().describe_topics([topic])
         except errors.UnknownTopicOrPartitionError:
-            found = {"partitions": []}
+            return {"partitions": []}
+        return found
+
+    def replicas(self, topic: str) -> list[int]:
+        """How many replicas each partition of a topic has. OperationalError if there is no such topic."""
+        found = self._topic(topic)
         if not found["partitions"]:
             raise OperationalError(f"there is no topic {topic} at {self._address}")
         return [len(each.get("replica_nodes", ())) for each in found["partitions"]]

@@ -194,6 +194,11 @@ class Consumer:
                 return 0, error
             self._owed += counted
             raise
+        except KeyboardInterrupt:  # somebody stops the process, whatever the message is
+            self._owed += counted
+            with suppress(Exception):
+                self._give_back(source)
+            raise
         if ambient.unanswered:
             self._recover()
         return len(messages), None

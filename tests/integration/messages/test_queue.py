@@ -328,6 +328,20 @@ def test_a_try_that_another_consumer_has_got_does_not_count(queue: Queue, monkey
     assert tries == [0, 0]
 
 
+def test_a_try_that_was_interrupted_does_not_count(queue: Queue) -> None:
+    """Whoever stops a consumer says nothing against the message that it has."""
+    session, done = queue(parking_after=1), list[str]()
+    session.send("one")
+
+    def stopped(_: list[ReceivedMessage]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        txpool.consumer(session)(stopped).run(once=True)
+    assert txpool.consumer(session)(lambda messages: done.extend(texts(messages))).run(once=True) == 1
+    assert (done, session.parked()[0]) == (["one"], 0)
+
+
 @pytest.mark.parametrize("error", [txpool.HeuristicMixed, txpool.HeuristicHazard])
 def test_what_was_done_in_part_is_never_done_again(queue: Queue, error: type[Exception]) -> None:
     session = queue()

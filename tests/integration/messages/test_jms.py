@@ -397,6 +397,21 @@ def test_a_branch_that_the_broker_has_timed_out_rolls_back(site: Site, monkeypat
     assert site.sql("select * from done") == []
 
 
+def test_the_broker_never_times_out_what_is_prepared(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a Spark job, whose tasks prepare long before its driver decides, may take as long as it does."""
+    monkeypatch.setattr(broker, "_ACTIVE", 1)
+    xid = a_name()
+    branch = prepared(site, xid)
+    site.inward.send("one")
+    with pytest.raises(txpool.Error), txpool.transaction():
+        site.inward.receive(1, timeout=60)
+        until(lambda: site.broker.bodies(site.queues[0]) == ["one"], 60)  # this later one it has timed out
+    assert site.listed() == {xid.joined}
+    branch.start_commit()
+    assert branch.await_commit().name == "COMMITTED"
+    assert site.out() == ["x"]
+
+
 @pytest.mark.costly
 def test_what_is_prepared_outlives_its_process_and_the_broker(own_site: Site) -> None:
     killed_at(own_site, "marked.committed")

@@ -137,7 +137,7 @@ def _require_plain(frame: Any, pandas: Any, where: str) -> None:
 
 
 def _require_one_kind(column: Any, where: str) -> None:
-    """Of several kinds, Arrow makes one: datetimes of several time zones become those of the first, or dates."""
+    """Of several kinds, Arrow makes one: datetimes of several time zones those of the first, or dates, texts bytes."""
     kinds: dict[tuple[Any, ...], set[str]] = {}
     for path, value in _parts_of(column):
         lost = ""
@@ -147,6 +147,8 @@ def _require_one_kind(column: Any, where: str) -> None:
                 lost = "nanoseconds" if getattr(value, "nanosecond", 0) else ""
         elif isinstance(value, datetime.date):
             kinds.setdefault(path, set()).add("dates")
+        elif isinstance(value, (str, bytes, bytearray, memoryview)):
+            kinds.setdefault(path, set()).add("texts" if isinstance(value, str) else "bytes")
         elif isinstance(value, datetime.time):
             lost = "" if value.tzinfo is None else "time zone"
         elif isinstance(value, Decimal) and not value.is_finite():
@@ -156,7 +158,7 @@ def _require_one_kind(column: Any, where: str) -> None:
     for found in kinds.values():
         if len(found) > 1:
             raise DataError(
-                f"{where} has {', '.join(sorted(found))}, and nothing was written: convert them to one, as by "
+                f"{where} has {', '.join(sorted(found))}, and nothing was written: convert them to one, datetimes by "
                 "astimezone(datetime.UTC)"
             )
 

@@ -78,6 +78,8 @@ def _series(values: list[Any], **options: Any) -> pd.DataFrame:
         (_series([[DAY, DAY.replace(tzinfo=BERLIN)]]), "time zone Europe/Berlin"),
         (_series([{"a": [DAY]}, {"a": [DAY.replace(tzinfo=BERLIN)]}]), "time zone Europe/Berlin"),
         (_series([DAY.date(), DAY]), "has dates, datetimes"),
+        (_series(["a", b"b"]), "has bytes, texts"),
+        (_series([{"a": [b"b"]}, {"a": ["a"]}]), "has bytes, texts"),
         (_series([pd.Timestamp(DAY) + pd.Timedelta(1, "ns")]), "nanoseconds"),
         (_series([np.array([pd.Timestamp(DAY) + pd.Timedelta(1, "ns")], dtype=object)]), "nanoseconds"),
         (_series([DAY.time().replace(tzinfo=datetime.UTC)]), "time zone"),

@@ -17,7 +17,7 @@ def read_any_header(consumer: KafkaConsumer) -> None:
     consumer._fetcher.PartitionRecords = _PartitionRecords
 
 
-class _PartitionRecords(Fetcher.PartitionRecords):
+class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
     def _unpack_records(self, place: Any, records: Any, *deserializers: Any) -> Any:
         return super()._unpack_records(place, _Batches(records), *deserializers)
 
@@ -33,7 +33,7 @@ class _Batches:
         return found
 
 
-class _Batch(DefaultRecordBatch):
+class _Batch(DefaultRecordBatch):  # type: ignore[misc]
     __slots__ = ()
 
     def __next__(self) -> Any:
@@ -42,7 +42,7 @@ class _Batch(DefaultRecordBatch):
         except CorruptRecordError as error:
             if not isinstance(error.__context__, UnicodeDecodeError):
                 raise
-        self._buffer = _Bytes(self._buffer)
+        self._buffer = _Bytes(self._buffer)  # type: ignore[misc, has-type]
         return super().__next__()
 
 

@@ -134,10 +134,12 @@ FOREIGN = {
     "_jsc": "pyspark: Java's SparkContext",
     "_jdf": "pyspark: Java's DataFrame",
     "_jvm": "pyspark: Java's virtual machine",
+    "_hints": "jpype: how arguments are converted to a class; None while another thread makes that",
     "_jsparkSession": "pyspark: Java's SparkSession",
 }
 #: Private parts of psycopg are in one file, each with the public way that was missing; those of PyMySQL in a folder.
 PRIVATE = {
+    "txpool/resources/kafka/reader.py",
     "txpool/resources/kafka/wire.py",
     "txpool/resources/postgresql/session/psycopg_private.py",
     "txpool/resources/mysql/pymysql/connection.py",

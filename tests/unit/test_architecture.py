@@ -49,6 +49,7 @@ FLOORS = (
     ("txpool", "txpool.web"),
     ("txpool.lake.rest",),
     ("txpool.lake",),
+    ("txpool.lake.journals",),
     ("txpool.engine",),
     ("txpool.aio",),
     ("txpool.control", "txpool.resource", "txpool.waits"),

@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.lake.files import JournaledFileIO
-from txpool.lake.journals import close_journal
 from txpool.locks import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from txpool.lake.journals import Journals
-    from txpool.process.locked_files import LockedFile
+    from txpool.lake.journals.base import WarehouseJournals
     from txpool.tm.transaction import Transaction
 
 
 class StagedFiles:
     """One transaction's files in one warehouse. Any thread makes some; all else is the transaction's thread's."""
 
-    def __init__(self, name: str, journals: Journals, gtrid: str) -> None:
+    def __init__(self, name: str, journals: WarehouseJournals, gtrid: str) -> None:
         self.name = name
         self.journals = journals
         #: What has begun to change a table, and is neither staged nor undone: for people.
         self.unfinished: dict[int, str] = {}
         self.gtrid = gtrid
         #: Makes its files, and reads any.
-        self.io = JournaledFileIO(self)
+        self.io = journals.io(self)
         self._pid = os.getpid()
         self._lock = Lock()
-        self._journal: LockedFile | None = None
-        self._files: set[str] = set()
+        self._journal: Any = None
+        #: What each file is made by.
+        self._files: dict[str, Any] = {}
         self._ending = self._over = False
 
     def _transaction(self) -> Transaction | None:
@@ -56,7 +54,7 @@ class StagedFiles:
         """Call `_open`."""
         raise NotImplementedError
 
-    def _open(self, transaction: Transaction, then: Callable[[LockedFile], object]) -> None:
+    def _open(self, transaction: Transaction, then: Callable[[Any], object]) -> None:
         """Open the journal, and do what makes it this work's. The transaction rolls back if that fails."""
         try:
             self._journal = journal = self.journals.open(self.gtrid)
@@ -86,16 +84,16 @@ class StagedFiles:
             )
         return transaction
 
-    def file(self, location: str) -> str:
-        """List a file that is about to be made; its path. Any thread."""
+    def file(self, location: str) -> Any:
+        """List a file that is about to be made; what it is made by. Any thread."""
         path = self.journals.inside(location)
         with self._open_journal() as journal:
             if path not in self._files:
-                self.journals.list_new(journal, path)
-                self._files.add(path)
+                self._files[path] = self.journals.list_new(journal, path)
+            made = self._files[path]
         if failpoints.armed:
             failpoints.hit("lake.file")
-        return path
+        return made
 
     @contextmanager
     def making(self) -> Iterator[None]:
@@ -104,7 +102,7 @@ class StagedFiles:
             yield
 
     @contextmanager
-    def _open_journal(self) -> Iterator[LockedFile]:
+    def _open_journal(self) -> Iterator[Any]:
         self.require()
         with self._lock:
             if self._journal is None or self._over:
@@ -121,26 +119,25 @@ class StagedFiles:
         with self._lock:
             if self._over or path not in self._files:
                 raise ProgrammingError(f"catalog {self.name}: {location} was not removed: {self.gtrid} has not made it")
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-            self._files.discard(path)
+            self.journals.discard(path)
+            del self._files[path]
 
     def take(self, files: Mapping[str, int]) -> None:
         """List files that tasks have made, with their sizes, as this transaction's: a commit publishes them."""
         self.require()
         made = {self.journals.inside(location): size for location, size in files.items()}
         for path, size in made.items():
-            if not os.path.exists(path) or os.path.getsize(path) != size:
+            if self.journals.size(path) != size:
                 raise OperationalError(
-                    f"catalog {self.name}: a task has written {path}, which is not there, or not whole: "
-                    "every executor must have the warehouse under this path, as a mount of one file system"
+                    f"catalog {self.name}: a task has written {path}, which is not there, or not whole: every executor "
+                    "must have the same warehouse there; a folder is a mount of one file system"
                 )
         with self._lock:
             if self._journal is None or self._over:
                 raise ProgrammingError(f"catalog {self.name}: {self.gtrid} takes no files: it has ended")
             if made:
                 self.journals.list_files(self._journal, *made)
-                self._files.update(made)
+                self._files.update(dict.fromkeys(made))
         if failpoints.armed:
             failpoints.hit("lake.taken")
 
@@ -177,4 +174,4 @@ class StagedFiles:
         with self._lock:
             journal, self._journal = self._journal, None
         if journal is not None:
-            close_journal(journal)
+            self.journals.close(journal)

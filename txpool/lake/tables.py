@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from txpool.datasource import DataSource
     from txpool.datasource.source import Source
-    from txpool.lake.journals import Journals
+    from txpool.lake.journals.base import WarehouseJournals
     from txpool.resources.iceberg.tables import LakeTables
     from txpool.tm import transaction as tm
 
@@ -57,7 +57,7 @@ class LakeCatalog(SqlCatalog):
 
     def __init__(self, source: Source, transaction: tm.Transaction) -> None:
         self._work = LakeWork(source, transaction, self._write_staged)
-        MetastoreCatalog.__init__(self, source.name, **{WAREHOUSE_LOCATION: self._work.warehouse.root})
+        MetastoreCatalog.__init__(self, source.name, **{WAREHOUSE_LOCATION: self._work.journals.root})
         self._schema_version = "v1"
         self._io = self._work.io
 
@@ -81,7 +81,7 @@ class LakeCatalog(SqlCatalog):
         return self._work.warehouse.datasource
 
     @property
-    def journals(self) -> Journals:
+    def journals(self) -> WarehouseJournals:
         """Where the warehouse's files are listed."""
         return self._work.warehouse.journals
 

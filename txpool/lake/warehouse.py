@@ -13,13 +13,13 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from txpool.datasource.lookup import find
 from txpool.errors import ConfigurationError, IntegrityError, OperationalError
-from txpool.lake.journals import Journals
-from txpool.process.durable import create_file, identity_in, sync
+from txpool.lake.journals.base import WarehouseJournals
+from txpool.lake.journals.folder import Journals
 from txpool.resources.iceberg.tables import SWEPT, LakeTables, lake_tables_of
 from txpool.tm.demarcation.transactional import transactional
 from txpool.xid import is_gtrid
@@ -44,36 +44,27 @@ class LakeFiles:
 class Warehouse:
     """A warehouse and its catalog's datasource. Thread-safe. Errors: ConfigurationError, OperationalError, OSError."""
 
-    def __init__(self, settings: DataSourceSettings) -> None:
+    def __init__(self, settings: DataSourceSettings, journals: WarehouseJournals | None = None) -> None:
         catalog, root = settings.catalog or "", settings.warehouse or ""  # the resource manager has checked them
         self.name = settings.name
         self._error: Callable[[str, str], ConfigurationError] = settings.properties.error
         self.datasource: DataSource = find(catalog)
         self.tables: LakeTables = lake_tables_of(self.datasource)
-        self.root = os.path.realpath(root)
-        self.journals = Journals(self.name, self.root)
+        self.journals: WarehouseJournals = journals or Journals(self.name, os.path.realpath(root))
 
     # -- one catalog, one folder --------------------------------------------------------------------------------
 
     def bind(self) -> None:
-        """Bind the folder and the catalog to each other, or find that they are: else two of them would mix."""
-        if not os.path.isdir(self.root):
-            raise self._error("warehouse", f"leads to {self.root}, which is no folder: make it, on a local file system")
+        """Bind the place and the catalog to each other, or find that they are: else two of them would mix."""
+        place = self.journals.identity()
         self.tables.ensure(self.datasource)
-        folder = identity_in(self.journals.folder / "identity")
-        self.journals.require_own_folder()
-        token = self._token(folder)
-        known, _, catalog = token.partition(":")
-        file = self.journals.folder / "catalog"
-        with suppress(FileExistsError):
-            if known == folder:
-                create_file(file, catalog.encode("ascii"))
-        if known != folder or file.read_text(encoding="ascii") != catalog:
+        known, _, catalog = self._token(place).partition(":")
+        if known != place or self.journals.binding(catalog) != catalog:
             raise self._error(
                 "warehouse",
-                f"is {self.root}, and the catalog {self.name} in datasource {self.datasource.name} has another folder, "
-                "or that folder another catalog: each warehouse has a file, a name and a folder of its own. Nothing "
-                "was done",
+                f"is {self.journals.root}, and the catalog {self.name} in datasource {self.datasource.name} has "
+                "another folder, or that folder another catalog: each warehouse has a file, a name and a folder of its "
+                "own. Nothing was done",
             )
 
     def _token(self, folder: str) -> str:
@@ -104,10 +95,9 @@ class Warehouse:
         self.bind()
         rows = apart(self.datasource, lambda cursor: self.tables.rows(cursor, self.name))
         journals = set(self.journals.gtrids())
-        sync(self.journals.folder)  # a journal that is gone stays so
         for gtrid in sorted(journals):
             if is_gtrid(gtrid):
-                yield LakeFiles(gtrid, str(self.journals.path_of(gtrid)))
+                yield LakeFiles(gtrid, self.journals.shown(gtrid))
         for gtrid in rows:
             if gtrid not in journals and is_gtrid(gtrid):
                 yield LakeFiles(gtrid, f"row {gtrid} of catalog {self.name}", row_only=True)
@@ -127,8 +117,7 @@ class Warehouse:
 
         OperationalError if a task still makes files; the journal stays then.
         """
-        listed = self.journals.listed(gtrid)  # first: once it is gone, so are the attempts that it has published
-        self.journals.clear(gtrid, set(listed) if published else set())
+        self.journals.clear(gtrid, published=published)
 
     def _win(self, gtrid: str, lock_timeout: float) -> bool:
         """Whether the key is the sweep's, durably: the transaction cannot commit then, and never has."""
@@ -171,11 +160,15 @@ class LakeStaging:
         self._settings = settings
         self._lock_timeout = lock_timeout
 
+    @cached_property
+    def _warehouse(self) -> Warehouse:
+        return Warehouse(self._settings)
+
     def tables(self) -> list[LakeFiles]:
-        return list(Warehouse(self._settings).left())
+        return list(self._warehouse.left())
 
     def drop(self, table: StagingTable) -> None:
-        warehouse = Warehouse(self._settings)
+        warehouse = self._warehouse
         if isinstance(table, LakeFiles) and table.row_only:
             warehouse.forget(table.gtrid)
         else:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, ref
+from weakref import WeakKeyDictionary, ref
 
 from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError, described
-from txpool.lake.journals import sync_files
 from txpool.lake.staged import StagedFiles
 from txpool.lake.warehouse import Warehouse
 from txpool.resources.iceberg.manager import LakeConflict
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from txpool.datasource.source import Source
+    from txpool.lake.journals.base import WarehouseJournals
     from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool")
@@ -31,8 +31,8 @@ logger = logging.getLogger("txpool")
 _WORKS = "txpool.lake"
 #: Seconds that the sweep of what has been rolled back waits for a lock.
 _LOCK_TIMEOUT = 5.0
-#: The warehouses that this process has found to be bound.
-_bound: WeakSet[Source] = WeakSet()
+#: The journals of the warehouses that this process has found to be bound.
+_bound: WeakKeyDictionary[Source, WarehouseJournals] = WeakKeyDictionary()
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class LakeWork(StagedFiles):
         works.append(self)
 
     def _require_journal(self) -> None:
-        if not self.journals.path_of(self.gtrid).exists():
+        if not self.journals.exists(self.gtrid):
             raise OperationalError(
                 f"catalog {self.name}: either recovery has swept {self.gtrid}, which it took for dead, or somebody has "
                 "removed its journal. The transaction rolls back; begin another one"
@@ -117,7 +117,7 @@ class LakeWork(StagedFiles):
         if failpoints.armed:
             failpoints.hit("lake.written")
         self._require_journal()
-        sync_files(self.warehouse.root, self._files)
+        self.journals.sync(self._files)
 
     def lock_and_swap(self) -> None:
         """Lock the rows in the order of their names, then change each if it is as it was."""
@@ -154,8 +154,12 @@ class LakeWork(StagedFiles):
             failpoints.hit("lake.ended")
         if status is Status.COMMITTED:
             self._leave(self._published)
-        elif status is Status.ROLLED_BACK and self.journals.path_of(self.gtrid).exists():
-            self._leave(lambda: self.warehouse.sweep(self.gtrid, _LOCK_TIMEOUT))
+        elif status is Status.ROLLED_BACK:
+            self._leave(self._withdraw)
+
+    def _withdraw(self) -> None:
+        if self.journals.exists(self.gtrid):
+            self.warehouse.sweep(self.gtrid, _LOCK_TIMEOUT)
 
     def _published(self) -> None:
         self.warehouse.clear(self.gtrid, published=True)
@@ -173,7 +177,7 @@ class LakeWork(StagedFiles):
 
 def _warehouse(source: Source, transaction: Transaction) -> Warehouse:
     """The warehouse of a file; this process looks once whether its folder and its catalog are each other's."""
-    found = Warehouse(source.settings)
+    found = Warehouse(source.settings, _bound.get(source))
     if source not in _bound:
         try:
             found.bind()
@@ -186,7 +190,7 @@ def _warehouse(source: Source, transaction: Transaction) -> Warehouse:
                 f"{described(error)}. Nothing was done here: call txpool.lake.catalog() before that work, or let "
                 f"`txpool check {source.settings.file}` make the tables once"
             ) from error
-        _bound.add(source)
+        _bound[source] = found.journals
     return found
 
 

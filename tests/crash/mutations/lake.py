@@ -30,7 +30,7 @@ MUTATIONS = (
         "39 attempts",
         "the files of attempts go since no decision is found, and some were published",
         test=_ATTEMPTS + "test_recovery_removes_what_nobody_has_published[True-sqlite]",
-        real=(Edit("txpool.lake.journals:Journals.clear", "set(made).difference(kept)", "made"),),
+        real=(Edit("txpool.lake.journals.folder:Journals.clear_but", "set(made).difference(kept)", "made"),),
     ),
     Mutation(
         "39 order",
@@ -38,7 +38,7 @@ MUTATIONS = (
         test=_ATTEMPTS + "test_a_sweep_that_dies_at_any_step_is_gone_on_with[True-sqlite]",
         real=(
             Edit(
-                "txpool.lake.journals:Journals.clear",
+                "txpool.lake.journals.folder:Journals.clear_but",
                 "attempts = self.attempts(gtrid)",
                 "attempts = self.attempts(gtrid)\n    self.remove(gtrid)",
             ),

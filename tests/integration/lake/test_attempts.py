@@ -12,8 +12,8 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 import txpool
 from tests.integration.lake.conftest import IN_SQLITE, Lake, rows
 from txpool.errors import ConfigurationError, OperationalError
-from txpool.lake.files import AttemptFiles, JournaledFileIO
-from txpool.lake.journals import Journals
+from txpool.lake.journals.files import AttemptFiles, JournaledFileIO
+from txpool.lake.journals.folder import Journals
 from txpool.lake.warehouse import LakeStaging, Warehouse
 from txpool.lake.work import LakeWork
 

@@ -11,7 +11,7 @@ import pytest
 import txpool
 from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, Lake, rows
 from txpool.errors import Error, OperationalError, ProgrammingError
-from txpool.lake.journals import Journals
+from txpool.lake.journals.folder import Journals
 from txpool.lake.warehouse import LakeFiles, LakeStaging, Warehouse
 from txpool.lake.work import LakeWork
 
@@ -125,7 +125,7 @@ def test_forged_journals_remove_nothing(lake: Lake, monkeypatch: pytest.MonkeyPa
 def test_files_are_synced_before_anything_is_prepared(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.create("orders")
     synced: set[str] = set()
-    monkeypatch.setattr("txpool.lake.journals.sync", lambda *paths: synced.update(map(str, paths)))
+    monkeypatch.setattr("txpool.lake.journals.folder.sync", lambda *paths: synced.update(map(str, paths)))
     before = lake.files()
     with txpool.transaction():
         lake.append("orders", 1)
@@ -155,7 +155,7 @@ def test_a_line_that_the_disk_did_not_take_is_taken_back(lake: Lake, monkeypatch
     real = os.write
     with suppress(ZeroDivisionError), txpool.transaction():
         with monkeypatch.context() as patch:
-            patch.setattr("txpool.lake.journals.os.write", lambda file, text: real(file, text[:5]))
+            patch.setattr("txpool.lake.journals.folder.os.write", lambda file, text: real(file, text[:5]))
             with pytest.raises(OperationalError, match="journal could not be written"):
                 lake.append("orders", 1)
         lake.append("orders", 2)

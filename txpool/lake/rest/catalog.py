@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Summary
 
     from txpool.datasource import DataSource
-    from txpool.lake.journals import Journals
+    from txpool.lake.journals.folder import Journals
     from txpool.lake.rest.work import ReferencesWork
 
 WHY = (

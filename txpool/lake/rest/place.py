@@ -19,7 +19,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID
 from requests import RequestException
 
 from txpool.errors import OperationalError, described
-from txpool.lake.journals import Journals, sync_files
+from txpool.lake.journals.folder import Journals, sync_files
 from txpool.lake.rest.client import RestClient, properties_of
 from txpool.lake.rest.snapshots import COUNTS, Proof, leads, requires
 from txpool.process.durable import create_file, generation_in, identity_in

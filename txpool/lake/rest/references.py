@@ -21,8 +21,8 @@ from pyiceberg.table.update import AddSnapshotUpdate
 from txpool import failpoints
 from txpool.config.secrets import redact
 from txpool.errors import OperationalError, described
-from txpool.lake.files import AttemptFiles, JournaledFileIO
-from txpool.lake.journals import close_journal, path_of, sync_files
+from txpool.lake.journals.files import AttemptFiles, JournaledFileIO
+from txpool.lake.journals.folder import close_journal, path_of, sync_files
 from txpool.lake.rest.client import TableGone
 from txpool.lake.rest.place import GENERATION, LookAgain, RestPlace, looking_again
 from txpool.lake.rest.snapshots import (
@@ -270,7 +270,7 @@ class References(RestPlace):
         """
         with self.journals.held_alone(gtrid) as journal:
             if journal is not None and all((name, each.uuid) in ended for name, each in self._noted(gtrid)):
-                self.journals.clear(gtrid, self._named(ended.values()))
+                self.journals.clear_but(gtrid, self._named(ended.values()))
 
     def _named(self, tables: Iterable[tuple[TableMetadata | None, int]]) -> set[str]:
         files = PyArrowFileIO({})
@@ -297,7 +297,7 @@ class References(RestPlace):
                 absent = {name: None, MAIN_BRANCH: main}
                 now = self.committed(table, absent, drops(name))
                 found.append((now, reference.since))
-            self.journals.clear(gtrid, self._named(found))
+            self.journals.clear_but(gtrid, self._named(found))
 
 
 def _parsed(name: str) -> Xid:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.lake.files import AttemptFiles, JournaledFileIO
-from txpool.lake.journals import is_removed, sync_files
+from txpool.lake.journals.files import AttemptFiles, JournaledFileIO
+from txpool.lake.journals.folder import Journals, is_removed, sync_files
 from txpool.lake.rest.place import looking_again
 from txpool.lake.rest.references import References
 from txpool.lake.rest.snapshots import Reference, added_files, appended
@@ -36,6 +36,8 @@ class StagedAppend:
 
 class ReferencesWork(StagedFiles, Work):
     """The appends of one transaction in one REST catalog."""
+
+    journals: Journals
 
     def __init__(self, place: References, gtrid: str) -> None:
         super().__init__(place.name, place.journals, gtrid)
@@ -121,7 +123,7 @@ class ReferencesWork(StagedFiles, Work):
         added = added_files(then, {each.snapshot_id for each in ours}, io)
         snapshot = appended(table, added, then.current_schema_id, then.default_spec_id, io)
         snapshot = self.place.proof.signed(snapshot, ours, xid, uuid)
-        sync_files(self.journals.root, self._files | files.made)
+        sync_files(self.journals.root, self._files.keys() | files.made)
         if failpoints.armed:
             failpoints.hit("lake.synced")
         reference = Reference(name, uuid, snapshot.snapshot_id, metadata.next_sequence_number() - 1)
@@ -137,4 +139,4 @@ class ReferencesWork(StagedFiles, Work):
         self._close()
         self._over = True
         if self._has_journal and not self.references:
-            self.journals.clear(self.gtrid, set())
+            self.journals.clear_but(self.gtrid, set())

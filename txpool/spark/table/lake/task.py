@@ -19,8 +19,7 @@ import pyarrow as pa
 from pyspark import Accumulator, TaskContext
 
 from txpool.errors import ConfigurationError, OperationalError, described
-from txpool.lake.journals import Journals, sync_files
-from txpool.process.locked_files import LockedFile
+from txpool.lake.journals.base import WarehouseJournals
 from txpool.spark.commit.attempts import PartitionResult
 from txpool.spark.task.task import results_of
 from txpool.spark.task.tracing import TaskTrace, ambient_trace, traced
@@ -87,7 +86,7 @@ class FilesTask(ABC):
 class LakeTask(FilesTask):
     """The files of an Iceberg table."""
 
-    journals: Journals
+    journals: WarehouseJournals
     #: The table's metadata as JSON, without its snapshots.
     metadata: str
 
@@ -96,7 +95,7 @@ class LakeTask(FilesTask):
             rows, files = self._files(journal, batches)
         return rows, sum(each.file_size_in_bytes for each in files), files
 
-    def _files(self, journal: LockedFile, batches: Iterator[pa.RecordBatch]) -> tuple[int, list[Any]]:
+    def _files(self, journal: Any, batches: Iterator[pa.RecordBatch]) -> tuple[int, list[Any]]:
         """The number of rows, and the descriptions of their files, of which each has some rows of a partition."""
         try:
             from pyiceberg.io.pyarrow import _dataframe_to_data_files, bin_pack_record_batches, schema_to_pyarrow
@@ -104,7 +103,7 @@ class LakeTask(FilesTask):
             from pyiceberg.table.metadata import TableMetadataUtil
 
             from txpool.lake.corrections import keep_nulls
-            from txpool.lake.files import AttemptFiles, JournaledFileIO
+            from txpool.lake.journals.files import AttemptFiles
             from txpool.lake.values import require_partitionable
         except ImportError as error:
             raise ConfigurationError(
@@ -122,7 +121,7 @@ class LakeTask(FilesTask):
         rows = 0
         files: list[Any] = []
         with closing(AttemptFiles(self.journals, journal)) as made:
-            io = JournaledFileIO(made)
+            io = self.journals.io(made)
             for packed in bin_pack_record_batches(batches, most):
                 table = pa.Table.from_batches([self.converted(batch, kinds) for batch in packed])
                 require_partitionable(table, metadata, metadata.location)
@@ -130,7 +129,7 @@ class LakeTask(FilesTask):
                 files += _dataframe_to_data_files(metadata, table, io)
         if sum(each.record_count for each in files) != rows:
             raise OperationalError(f"{metadata.location}: {rows} rows were given, and the files have another number")
-        sync_files(self.journals.root, made.made)
+        self.journals.sync(made.made)
         return rows, files
 
 

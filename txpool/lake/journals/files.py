@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from txpool.errors import OperationalError
-from txpool.lake.journals import Journals
+from txpool.lake.journals.base import MakesFiles, WarehouseJournals
 from txpool.locks import Lock
 
 if TYPE_CHECKING:
@@ -21,19 +20,6 @@ if TYPE_CHECKING:
     from txpool.process.locked_files import LockedFile
 
 
-class MakesFiles(Protocol):
-    """Who answers for the files that are made. Any thread may call it."""
-
-    def file(self, location: str) -> str:
-        """List a file that is about to be made; its path."""
-
-    def making(self) -> AbstractContextManager[None]:
-        """For the time in which a listed file comes to be. An error if what is listed may be removed already."""
-
-    def discard(self, location: str) -> None:
-        """Remove a file that was made, and is not needed."""
-
-
 class AttemptFiles:
     """The files that are made under a journal which somebody holds: a Spark task's attempt, or a branch at its end.
 
@@ -41,7 +27,7 @@ class AttemptFiles:
     locked any more, and its descriptor may be another file's.
     """
 
-    def __init__(self, journals: Journals, journal: LockedFile) -> None:
+    def __init__(self, journals: WarehouseJournals, journal: Any) -> None:
         self._journals = journals
         self._journal = journal
         self._lock = Lock()
@@ -54,12 +40,12 @@ class AttemptFiles:
         with self._lock:
             self._closed = True
 
-    def file(self, location: str) -> str:
+    def file(self, location: str) -> Any:
         path = self._journals.inside(location)
         with self.making():
-            self._journals.list_new(self._journal, path)
+            made = self._journals.list_new(self._journal, path)
             self.made.add(path)
-        return path
+        return made
 
     @contextmanager
     def making(self) -> Iterator[None]:
@@ -72,8 +58,7 @@ class AttemptFiles:
         path = self._journals.inside(location)
         with self._lock:
             self.made.remove(path)
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+            self._journals.discard(path)
 
 
 class JournaledFile(PyArrowFile):

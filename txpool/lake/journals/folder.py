@@ -1,9 +1,6 @@
-"""The journals in a warehouse: which files a transaction, and each attempt of Spark's tasks within it, has made.
+"""The journals of a warehouse in a folder: files, each locked while an attempt, or a REST catalog's branch, uses it.
 
-A journal is durable before the first file, and lists each file before that is made. The transaction's own journal is
-there before the first attempt's. Its name is the gtrid; an attempt's has the numbers of write, partition and attempt
-behind that. The driver takes the files of the attempts that it publishes over into its own journal, before it commits;
-a sweep removes that one last. So if it is gone, the journals of attempts list files that nobody has published.
+A transaction's is named by the gtrid; an attempt's has the numbers of write, partition and attempt behind that.
 """
 
 from __future__ import annotations
@@ -17,14 +14,19 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool import failpoints
 from txpool.errors import ConfigurationError, OperationalError
-from txpool.process.durable import create_file, sync
+from txpool.lake.journals.base import FOLDER, WarehouseJournals
+from txpool.process.durable import create_file, identity_in, sync
 from txpool.process.locked_files import LockedFile, open_to_lock, unlock
 
-FOLDER: Final = "_txpool"
+if TYPE_CHECKING:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    from txpool.lake.journals.base import MakesFiles
+
 _ENDING: Final = ".journal"
 _ATTEMPT: Final = ".attempt"
 _ATTEMPTS: Final = re.compile(rf"(.+)\.\d+\.\d+\.\d+{re.escape(_ATTEMPT)}")
@@ -32,20 +34,60 @@ _FORMAT: Final = "txpool lake journal 1"
 
 
 @dataclass(frozen=True, slots=True)
-class Journals:
-    """The journals of a warehouse, as plain data. Errors: ConfigurationError, OperationalError, OSError."""
+class Journals(WarehouseJournals):
+    """The journals of a warehouse in a folder, as plain data."""
 
-    #: The datasource's name, for errors.
     name: str
-    #: The warehouse's folder, without links.
+    #: The folder, without links.
     root: str
 
     @property
     def folder(self) -> Path:
         return Path(self.root, FOLDER)
 
+    def identity(self) -> str:
+        if not os.path.isdir(self.root):
+            raise ConfigurationError(
+                f"{self.name}: the warehouse {self.root} is no folder: make it, on a local file system"
+            )
+        found = identity_in(self.folder / "identity")
+        self.require_own_folder()
+        return found
+
+    def binding(self, token: str) -> str:
+        file = self.folder / "catalog"
+        with suppress(FileExistsError):
+            create_file(file, token.encode("ascii"))
+        return file.read_text(encoding="ascii")
+
+    def io(self, work: MakesFiles) -> PyArrowFileIO:
+        from txpool.lake.journals.files import JournaledFileIO
+
+        return JournaledFileIO(work)
+
+    def size(self, path: str) -> int | None:
+        with suppress(FileNotFoundError):
+            return os.path.getsize(path)
+        return None
+
+    def discard(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        sync_files(self.root, paths)
+
+    def shown(self, gtrid: str) -> str:
+        return str(self.path_of(gtrid))
+
+    def exists(self, gtrid: str) -> bool:
+        return self.path_of(gtrid).exists()
+
+    def close(self, journal: LockedFile) -> None:
+        close_journal(journal)
+
     def inside(self, location: str) -> str:
-        """The absolute path of a location in the warehouse. ConfigurationError if it is elsewhere."""
+        """Its absolute path."""
         path = path_of(location)
         relative = os.path.relpath(path, self.root)
         if relative.split(os.sep)[0] in ("..", FOLDER, "."):
@@ -71,7 +113,7 @@ class Journals:
         return self.folder / f"{_spelled(gtrid)}{_ENDING}"
 
     def open(self, gtrid: str) -> LockedFile:
-        """A new journal, durable. A child that is forked meanwhile does not have it."""
+        """A child that is forked meanwhile does not have it."""
         return self._open(self.path_of(gtrid), gtrid)
 
     def reopen(self, gtrid: str) -> LockedFile:
@@ -90,7 +132,6 @@ class Journals:
         return journal
 
     def list_files(self, journal: LockedFile, *paths: str) -> None:
-        """Write the files' paths into a journal, durably; the files may be made then."""
         self._write(journal, [os.path.relpath(path, self.root) for path in paths])
 
     def note(self, journal: LockedFile, fact: Mapping[str, Any]) -> None:
@@ -105,12 +146,13 @@ class Journals:
             raise OperationalError(f"{self.name}: the journal could not be written, and nothing was made")
         os.fdatasync(journal.fileno())
 
-    def list_new(self, journal: LockedFile, path: str) -> None:
-        """List a file that is about to be made; its folder is made. OperationalError if the file is there."""
+    def list_new(self, journal: LockedFile, path: str) -> str:
+        """Its path; its folder is made, too."""
         if os.path.lexists(path):
             raise OperationalError(f"{self.name}: {path} exists, and was left as it is")
         self.list_files(journal, path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
 
     def listed(self, gtrid: str) -> list[str]:
         """The files that a transaction's journal lists; none if it has gone."""
@@ -148,14 +190,14 @@ class Journals:
             close_journal(journal)
 
     def remove(self, gtrid: str) -> None:
-        """Remove a transaction's journal, durably, once those of the attempts that it has published are gone."""
         with suppress(FileNotFoundError):
             self.path_of(gtrid).unlink()
         sync(self.folder)
 
     def gtrids(self) -> Iterator[str]:
-        """The transactions that have journals, as the names of files say."""
-        for name in os.listdir(self.folder):
+        names = os.listdir(self.folder)
+        sync(self.folder)  # a journal that is gone stays so
+        for name in names:
             if name.endswith(_ENDING):
                 yield _unspelled(name.removesuffix(_ENDING))
             elif found := _ATTEMPTS.fullmatch(name):
@@ -216,11 +258,12 @@ class Journals:
         finally:
             close_journal(journal)
 
-    def clear(self, gtrid: str, kept: Set[str]) -> None:
-        """Remove the files that a transaction and its attempts list, but for those kept; the own journal goes last.
+    def clear(self, gtrid: str, *, published: bool) -> None:
+        # First: once it is gone, so are the attempts that it has published.
+        self.clear_but(gtrid, set(self.listed(gtrid)) if published else set())
 
-        OperationalError if a task still makes files; the journal stays then.
-        """
+    def clear_but(self, gtrid: str, kept: Set[str]) -> None:
+        """Remove the files that a transaction and its attempts list, but for those kept; the own journal goes last."""
         attempts = self.attempts(gtrid)
         remove_files(path for path in self.listed(gtrid) if path not in kept)
         for stem, path in attempts:

@@ -1,0 +1,125 @@
+"""The journals in a warehouse: which files a transaction, and each attempt of Spark's tasks within it, has made.
+
+A journal is durable before the first file, and lists each file before that is made. The transaction's own journal is
+there before the first attempt's. The driver takes the files of the attempts that it publishes over into its own
+journal, before it commits; a sweep removes that one last. So if it is gone, the journals of attempts list files that
+nobody has published.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    from txpool.findings.finding import Finding
+
+#: What a warehouse has of txpool's: its identity, its catalog's token, the journals.
+FOLDER: Final = "_txpool"
+
+
+class MakesFiles(Protocol):
+    """Who answers for the files that are made. Any thread may call it."""
+
+    def file(self, location: str) -> Any:
+        """List a file that is about to be made; what it is made by: its path, or its upload."""
+
+    def making(self) -> AbstractContextManager[None]:
+        """For the time in which a listed file comes to be. An error if what is listed may be removed already."""
+
+    def discard(self, location: str) -> None:
+        """Remove a file that was made, and is not needed."""
+
+
+class WarehouseJournals(ABC):
+    """A warehouse's journals, and its files. It can be pickled. Errors: ConfigurationError, OperationalError, OSError.
+
+    An open journal is of a type of its own. A file's path is as `inside` returns it.
+    """
+
+    __slots__ = ()
+
+    #: The datasource's name, for errors.
+    name: str
+    #: Where the warehouse is, as its catalog's tables have it.
+    root: str
+
+    @abstractmethod
+    def identity(self) -> str:
+        """The warehouse's random identity. An error if the warehouse is not there, or others could list files in it."""
+
+    @abstractmethod
+    def binding(self, token: str) -> str:
+        """What binds the warehouse to its catalog: this token, unless there is one already."""
+
+    def findings(self) -> Iterator[Finding]:
+        """What `txpool check` finds out about the place."""
+        yield from ()
+
+    @abstractmethod
+    def inside(self, location: str) -> str:
+        """The path of a location in the warehouse. ConfigurationError if it is elsewhere."""
+
+    @abstractmethod
+    def io(self, work: MakesFiles) -> PyArrowFileIO:
+        """What reads files, and makes those for which `work` answers."""
+
+    @abstractmethod
+    def size(self, path: str) -> int | None:
+        """The size of a file; None if it is not there."""
+
+    @abstractmethod
+    def discard(self, path: str) -> None:
+        """Remove a file that was made, and is not needed."""
+
+    @abstractmethod
+    def sync(self, paths: Iterable[str]) -> None:
+        """Make files durable."""
+
+    @abstractmethod
+    def shown(self, gtrid: str) -> str:
+        """The name of a transaction's journal, for people."""
+
+    @abstractmethod
+    def exists(self, gtrid: str) -> bool:
+        """Whether a transaction has its journal."""
+
+    @abstractmethod
+    def gtrids(self) -> Iterator[str]:
+        """The transactions that have journals, as names say. Those that are gone stay so."""
+
+    @abstractmethod
+    def open(self, gtrid: str) -> Any:
+        """A new journal, durable. FileExistsError if it is there."""
+
+    @abstractmethod
+    def close(self, journal: Any) -> None:
+        """Close a journal. Nothing if it is the parent's of this process."""
+
+    @abstractmethod
+    def list_new(self, journal: Any, path: str) -> Any:
+        """List a file that is about to be made; what it is made by. OperationalError if the file is there."""
+
+    @abstractmethod
+    def list_files(self, journal: Any, *paths: str) -> None:
+        """List files, durably."""
+
+    @abstractmethod
+    def attempt(self, gtrid: str, numbers: str) -> AbstractContextManager[Any]:
+        """A new attempt's journal, for the length of the block, in which it makes files."""
+
+    @abstractmethod
+    def clear(self, gtrid: str, *, published: bool) -> None:
+        """Remove the files that a transaction and its attempts list, but for those that it has published.
+
+        If it has published any, they are all that its own journal lists, which goes last. OperationalError if a task
+        still makes files; the journal stays then.
+        """
+
+    @abstractmethod
+    def remove(self, gtrid: str) -> None:
+        """Remove a transaction's journal, durably, once those of the attempts that it has published are gone."""

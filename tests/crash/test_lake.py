@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.crash import eventually as places
 from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED
 from tests.support import preloaded
+from tests.support.s3_server import ObjectStore, object_store
 from txpool.datasource import registry
 
 pytestmark = pytest.mark.slow
@@ -64,6 +66,21 @@ MARKED = {
     "lake.ended": True,
 }
 
+#: And those that one reaches whose warehouse is in a bucket.
+BUCKET = {
+    "lake.journal": False,
+    "s3.created": False,
+    "s3.created@3": False,
+    "lake.file": False,
+    "lake.file@3": False,
+    "lake.written": False,
+    "lake.swapped": False,
+    "coordinator.prepared": False,
+    "log.recorded": True,
+    "coordinator.one-committed": True,
+    "lake.ended": True,
+}
+
 WRITER = """
 import sys
 import pyarrow as pa
@@ -89,7 +106,7 @@ import json, sys
 from pyiceberg.table import StaticTable
 found, named = {}, []
 for name, location in json.load(sys.stdin).items():
-    table = StaticTable.from_metadata(location)
+    table = StaticTable.from_metadata(location, json.loads(sys.argv[1]))
     found[name] = sorted(table.scan().to_arrow()["id"].to_pylist())
     named += [location, *(each.metadata_file for each in table.metadata.metadata_log)]
     for snapshot in table.snapshots():
@@ -105,14 +122,15 @@ print(json.dumps([found, sorted(set(named))]))
 class Site:
     """A warehouse, its catalog in `one` or in a marked file, and a table in `two`."""
 
+    points = POINTS
+
     def __init__(self, folder: Path, databases: Any, *, marked: bool) -> None:
         self.folder, self._databases, self.marked = folder, databases, marked
-        (folder / "wh").mkdir()
         catalog = f"driver = sqlite3\nmode = cmr\nurl = sqlite:///{folder}/one.db\n" if marked else self._at("one")
         files = {
             "one": f"name = one\n{catalog}",
             "two": f"name = two\n{self._at('two')}",
-            "wh": "name = wh\ndriver = iceberg\ncatalog = one.properties\nwarehouse = wh\n",
+            "wh": f"name = wh\ndriver = iceberg\ncatalog = one.properties\n{self.warehouse()}",
             "txpool": "node.name = tests\nlog.url = sqlite:///log\nlog.create = true\n",
             "recovery": "node.name = tests\nlog.url = sqlite:///log\nrecovery.backoff = 0\n"
             "datasources = one.properties, two.properties, wh.properties\n",
@@ -130,6 +148,17 @@ class Site:
         with psycopg.connect(databases.dsn("two"), autocommit=True) as connection:
             connection.execute("create table done (id integer)")
         self.make_tables()
+
+    def warehouse(self) -> str:
+        (self.folder / "wh").mkdir()
+        return "warehouse = wh\n"
+
+    def journals(self) -> list[str]:
+        return [path.name for path in self.folder.glob("wh/_txpool/*.journal")]
+
+    def access(self) -> dict[str, str]:
+        """The properties by which pyiceberg reads the tables."""
+        return {}
 
     def _at(self, database: str) -> str:
         password = self._databases.server.password
@@ -153,7 +182,7 @@ class Site:
         manager = RecoveryManager("recovery.properties")
         for _ in range(60):
             report = manager.scan()
-            if not self.rows() and not list(self.folder.glob("wh/_txpool/*.journal")):
+            if not self.rows() and not self.journals():
                 return
             time.sleep(0.5)
         raise AssertionError(f"not swept: {report}")
@@ -175,7 +204,7 @@ class Site:
         """The rows of each table, and the files that its metadata names."""
         pointers = dict(self._in_catalog("select table_name, metadata_location from {}iceberg_tables"))
         read = subprocess.run(
-            [sys.executable, "-c", READER],
+            [sys.executable, "-c", READER, json.dumps(self.access())],
             input=json.dumps(pointers),
             text=True,
             capture_output=True,
@@ -212,19 +241,64 @@ class Site:
             os.utime(path, (0, 0))
 
 
-@pytest.fixture(params=[False, True], ids=["prepares", "marked"])
+class InBucket(Site):
+    """The same with a warehouse in a bucket."""
+
+    points = BUCKET
+
+    def __init__(self, folder: Path, databases: Any, store: ObjectStore) -> None:
+        self.store = store
+        super().__init__(folder, databases, marked=False)
+
+    def warehouse(self) -> str:
+        return (
+            f"warehouse = s3://bucket/wh\nuser = tests\npassword = secret-of-tests\n"
+            f"driver.endpoint_url = {self.store.url}\ndriver.region_name = us-east-1\n"
+        )
+
+    def journals(self) -> list[str]:
+        return self.store.names("wh/_txpool/staged/")
+
+    def access(self) -> dict[str, str]:
+        keys = {"access-key-id": "tests", "secret-access-key": "secret-of-tests", "region": "us-east-1"}
+        return {f"s3.{name}": value for name, value in {**keys, "endpoint": self.store.url}.items()}
+
+    def _files(self) -> set[str]:
+        """The objects, if no upload is left but those without parts, which the journal did not have yet."""
+        client = self.store.client()
+        for each in client.list_multipart_uploads(Bucket="bucket").get("Uploads", ()):
+            assert not client.list_parts(Bucket="bucket", Key=each["Key"], UploadId=each["UploadId"]).get("Parts")
+        return {f"s3://bucket/{each}" for each in self.store.names("wh/db/")}
+
+    def remove_orphans(self) -> None:
+        """Nobody does."""
+
+    age = remove_orphans
+
+
+@pytest.fixture(params=["prepares", "marked", "bucket"])
 def site(
     request: pytest.FixtureRequest, databases: Any, tmp_path: Path, monkeypatch: Any, eventually: Eventually
 ) -> Iterator[Site]:
     monkeypatch.chdir(tmp_path)
-    site = Site(tmp_path, databases, marked=request.param)
+    with ExitStack() as stack:
+        if request.param == "bucket":
+            store = stack.enter_context(object_store())
+            store.client().create_bucket(Bucket="bucket")
+            site: Site = InBucket(tmp_path, databases, store)
+        else:
+            site = Site(tmp_path, databases, marked=request.param == "marked")
+        yield from _in_use(site, databases, eventually)
+
+
+def _in_use(site: Site, databases: Any, eventually: Eventually) -> Iterator[Site]:
     eventually.in_the(
         places.of_files(
-            tmp_path / "recovery.properties",
+            site.folder / "recovery.properties",
             log="log",
             marked=["one.db"] * site.marked,
             dsns=[databases.dsn(name) for name in ("one", "two")],
-            more=lambda: (("staged", path.name) for path in tmp_path.glob("wh/_txpool/*.journal")),
+            more=lambda: (("staged", name) for name in site.journals()),
         )
     )
     yield site
@@ -235,7 +309,7 @@ def site(
 
 @pytest.mark.costly
 def test_killed_at_every_point(site: Site) -> None:
-    points = [*(MARKED if site.marked else POINTS).items()]
+    points = [*(MARKED if site.marked else site.points).items()]
     expected: list[int] = []
     if not FULL:
         points = random.Random(SEED).sample(points, 3)
@@ -292,7 +366,7 @@ JDBC = """
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("site", [False], ids=["prepares"], indirect=True)
+@pytest.mark.parametrize("site", ["prepares"], indirect=True)
 @pytest.mark.parametrize("commits", [True, False])
 def test_what_a_foreign_writer_meets_while_a_branch_is_in_doubt(site: Site, databases: Any, commits: bool) -> None:
     import pyarrow as pa

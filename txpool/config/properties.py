@@ -304,6 +304,11 @@ class Properties(Mapping[str, str]):
         value = self._value(key)
         return Path(os.path.abspath(self._entries[key].folder / value)) if value else None
 
+    def location(self, key: str) -> str | None:
+        """As `directory`, or the url of a place in an object store."""
+        value = self._value(key)
+        return value if value and value.startswith("s3://") else value and str(self.directory(key))
+
     def file(self, key: str) -> Path | None:
         """As `directory`."""
         return self.directory(key)

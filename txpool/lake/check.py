@@ -22,6 +22,7 @@ def findings(settings: DataSourceSettings) -> Iterator[Finding]:
         lake = catalog(Source(settings))
         root = lake.properties["warehouse"]
         yield ok("warehouse", f"{root} is bound to the catalog {settings.name}")
+        yield from lake.journals.findings()
         for namespace in namespaces(lake):
             for table in lake.list_tables(namespace):
                 if lake.load_table(table).properties.get(DELETES, "false").lower() != "false":

@@ -1,4 +1,4 @@
-"""A warehouse: its folder, bound to one catalog, and the sweep of what its journals list.
+"""A warehouse: its folder, or its part of a bucket, bound to one catalog, and the sweep of what its journals list.
 
 The row of `LakeTables` comes right after a transaction's journal. So whoever sweeps inserts that row's key first: if
 the row is there already, the files that the transaction's own journal lists are published, and stay. Else it can never
@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from txpool.datasource.lookup import find
 from txpool.errors import ConfigurationError, IntegrityError, OperationalError
 from txpool.lake.journals.base import WarehouseJournals
+from txpool.lake.journals.bucket import BucketJournals
 from txpool.lake.journals.folder import Journals
+from txpool.resources.iceberg.manager import IN_BUCKETS
 from txpool.resources.iceberg.tables import SWEPT, LakeTables, lake_tables_of
 from txpool.tm.demarcation.transactional import transactional
 from txpool.xid import is_gtrid
@@ -44,12 +46,16 @@ class LakeFiles:
 class Warehouse:
     """A warehouse and its catalog's datasource. Thread-safe. Errors: ConfigurationError, OperationalError, OSError."""
 
-    def __init__(self, settings: DataSourceSettings, journals: WarehouseJournals | None = None) -> None:
+    def __init__(
+        self, settings: DataSourceSettings, journals: WarehouseJournals | None = None, *, recovery: bool = False
+    ) -> None:
         catalog, root = settings.catalog or "", settings.warehouse or ""  # the resource manager has checked them
         self.name = settings.name
         self._error: Callable[[str, str], ConfigurationError] = settings.properties.error
         self.datasource: DataSource = find(catalog)
         self.tables: LakeTables = lake_tables_of(self.datasource)
+        if journals is None and IN_BUCKETS.match(root):
+            journals = BucketJournals(settings, recovery=recovery)
         self.journals: WarehouseJournals = journals or Journals(self.name, os.path.realpath(root))
 
     # -- one catalog, one folder --------------------------------------------------------------------------------
@@ -162,7 +168,7 @@ class LakeStaging:
 
     @cached_property
     def _warehouse(self) -> Warehouse:
-        return Warehouse(self._settings)
+        return Warehouse(self._settings, recovery=True)
 
     def tables(self) -> list[LakeFiles]:
         return list(self._warehouse.left())

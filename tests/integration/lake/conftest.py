@@ -74,15 +74,20 @@ def rows(*ids: int) -> pa.Table:
 
 
 @pytest.fixture
-def lake(place: Place, tmp_path: Path) -> Iterator[Lake]:
+def catalogs(place: Place, tmp_path: Path) -> Iterator[Place]:
+    """The place, whose datasource `orders` files of warehouses name."""
     file = tmp_path / "orders.properties"
     file.write_text("")  # never read: the datasource is known by its path
     by_key[str(file)] = place.orders
     with closing(place.orders.connect()):
         pass
-    made = Lake(place, tmp_path)
-    yield made
+    yield place
     by_key.pop(str(file), None)
     for path in tmp_path.glob("*.properties"):
         if (found := by_key.get(str(path))) is not None:
             found.close()
+
+
+@pytest.fixture
+def lake(catalogs: Place, tmp_path: Path) -> Lake:
+    return Lake(catalogs, tmp_path)

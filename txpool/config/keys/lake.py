@@ -14,5 +14,10 @@ LAKE_KEYS = (
         {"choices": ("rest",)},
     ),
     Key("catalog.uri", "string", None, "With catalog.type = rest: the server's url. password is a token, or user's."),
-    Key("warehouse", "file", None, "With driver = iceberg: the folder of the tables' files. It must exist."),
+    Key(
+        "warehouse",
+        "location",
+        None,
+        "With driver = iceberg: the folder of the tables' files, which must exist, or s3://bucket/prefix.",
+    ),
 )

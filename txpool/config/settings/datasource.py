@@ -96,7 +96,7 @@ class DataSourceSettings:
     catalog: Path | None
     catalog_type: str | None
     catalog_uri: str | None
-    warehouse: Path | None
+    warehouse: str | None
     parking: str | None
     parking_after: int
     folder: Path | None

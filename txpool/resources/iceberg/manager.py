@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from txpool.resources.base import BegunBy
     from txpool.resources.recovery_access import BranchRecovery, StagingArea
 
+#: The warehouses that are in an object store.
+IN_BUCKETS = re.compile("s3://")
 _PASSWORD = re.compile(r"//[^/?#]*:[^/?#]*@")
 
 
@@ -58,6 +60,13 @@ class Iceberg(ResourceManager):
                 raise error("catalog.uri", "has a password in it: passwords have a key of their own, password")
         elif settings.catalog_uri:
             raise error("catalog.uri", "has no use without catalog.type = rest")
+        if IN_BUCKETS.match(settings.warehouse or ""):
+            if settings.catalog_type:
+                raise error("warehouse", "is a bucket, which a REST server's catalog cannot have here: name a folder")
+            if not re.match("s3://[^/]", settings.warehouse or ""):
+                raise error("warehouse", "names no bucket: write warehouse = s3://bucket/warehouse")
+            if settings.credentials is not None or settings.issuer is not None:
+                raise error("credentials", "has no use: S3's own sources of credentials renew them")
         for key, example in (where, ("warehouse", "warehouse")):
             if key not in settings.properties:
                 raise error(key, f"is missing: write {key} = {example}")

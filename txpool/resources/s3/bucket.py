@@ -81,24 +81,29 @@ class Bucket:
     """The part of a bucket in which a datasource publishes. Thread-safe. No I/O before its methods."""
 
     def __init__(
-        self, name: str, url: str, options: Mapping[str, Any], account: str = "", owners: tuple[str, ...] = ()
+        self,
+        name: str,
+        url: str,
+        options: Mapping[str, Any],
+        account: str = "",
+        owners: tuple[str, ...] = (),
+        *,
+        hidden: str = HIDDEN,
     ) -> None:
         self.name = name
         self.bucket, _, prefix = url.partition("://")[2].partition("/")
         self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self.hidden = f"{self.prefix}{hidden}/"
         self.account = account
         self._options = options
         self._owners = frozenset(owners)
         self._bucket_owner = ""
         self._clients: dict[tuple[int, bool], Any] = {}
+        self._found: dict[int, Any] = {}
 
     @property
     def shown(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}"
-
-    @property
-    def hidden(self) -> str:
-        return f"{self.prefix}{HIDDEN}/"
 
     def manifest_key(self, xid: str) -> str:
         return f"{self.hidden}prepared/{xid}"
@@ -133,9 +138,7 @@ class Bucket:
         from botocore.config import Config
         from botocore.session import Session
 
-        options = dict(self._options)
-        renamed = {"user": "aws_access_key_id", "password": "aws_secret_access_key"}
-        options |= {theirs: options.pop(ours) for ours, theirs in renamed.items() if ours in options}
+        options = self._renamed()
         style = {"addressing_style": options.pop("addressing_style")} if "addressing_style" in options else None
         retries = {"mode": "standard", "total_max_attempts": 1 if once else _ATTEMPTS}
         config = Config(connect_timeout=_CONNECT, read_timeout=_ANSWER, retries=retries, s3=style, tcp_keepalive=True)
@@ -146,6 +149,39 @@ class Bucket:
         except Exception as error:
             told = redact(described(error))
             raise OperationalError(f"{self.name}: no client of S3 can be made: {told}") from None
+
+    def _renamed(self) -> dict[str, Any]:
+        options = dict(self._options)
+        renamed = {"user": "aws_access_key_id", "password": "aws_secret_access_key"}
+        return options | {theirs: options.pop(ours) for ours, theirs in renamed.items() if ours in options}
+
+    def access(self) -> dict[str, Any]:
+        """What Arrow's client is made with, to read as this one does. Secrets are in it: never log or keep them."""
+        options, place = self._renamed(), self._client(once=False).meta
+        names = ("access_key_id", "secret_access_key", "session_token")
+        keys = [options.get(f"aws_{name}") for name in names]
+        if keys[0] is None:
+            keys = list(self._credentials())
+        access = {
+            **dict(zip(("access_key", "secret_key", "session_token"), keys, strict=True)),
+            "region": place.region_name,
+            "endpoint_override": place.endpoint_url,
+            "force_virtual_addressing": ".amazonaws." in place.endpoint_url and "." not in self.bucket,
+        }
+        return access | ({"tls_ca_file_path": options["verify"]} if options.get("verify") else {})
+
+    def _credentials(self) -> tuple[str, str, str | None]:
+        """Those of S3's own sources, as they are now."""
+        from botocore.session import Session
+
+        try:
+            if os.getpid() not in self._found:
+                self._found[os.getpid()] = Session().get_credentials()
+            found = self._found[os.getpid()].get_frozen_credentials()
+        except Exception as error:
+            told = redact(described(error))
+            raise OperationalError(f"{self.name}: no credentials of S3 can be had: {told}") from None
+        return found.access_key, found.secret_key, found.token
 
     def read(self, key: str, **condition: Any) -> tuple[bytes, Any]:
         """An object's content, and the answer's other fields. StoreError; its code is in NOT_THERE if there is none."""
@@ -176,6 +212,15 @@ class Bucket:
                 raise
             return False
         return True
+
+    def head(self, key: str) -> Any:
+        """What the store says of an object; None if there is none."""
+        try:
+            return self.call("head_object", Key=key)
+        except StoreError as error:
+            if error.code not in _NO_VERSION:
+                raise
+            return None
 
     def delete(self, key: str) -> None:
         """Remove an object. Nothing if it is not there."""

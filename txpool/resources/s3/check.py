@@ -31,13 +31,13 @@ def findings(bucket: Bucket, owners: tuple[str, ...]) -> Iterator[Finding]:
         f"{bucket.name} is {bucket.shown}, with the identity {identity}; {len(branches)} branches are prepared there, "
         f"and {len(staged)} transactions stage",
     )
-    yield _of_conditions(bucket)
+    yield of_conditions(bucket)
     yield from _of_lifecycle(bucket)
     yield _of_versions(bucket)
-    yield from _of_owners(bucket, sum(not ours for _, ours in branches), owners)
+    yield from of_owners(bucket, sum(not ours for _, ours in branches), owners)
 
 
-def _of_conditions(bucket: Bucket) -> Finding:
+def of_conditions(bucket: Bucket) -> Finding:
     """Whether the store has conditional writes: by one, a manifest says how its branch ends."""
     key = f"{bucket.hidden}probe-{secrets.token_hex(8)}"
     try:
@@ -145,13 +145,7 @@ def _of_lifecycle(bucket: Bucket) -> Iterator[Finding]:
         )
     days = aborted_after(bucket, rules)
     if days is None:
-        yield warning(
-            "lifecycle",
-            f"no lifecycle rule aborts uploads of {bucket.shown}",
-            "a process that is killed between the beginning of an upload and its journal leaves an upload without "
-            "parts, which nobody can tell from another's",
-            f"add a rule with AbortIncompleteMultipartUpload after {LEAST} days or more",
-        )
+        yield not_aborted(bucket)
     elif days < LEAST:
         yield failure(
             "lifecycle",
@@ -162,6 +156,17 @@ def _of_lifecycle(bucket: Bucket) -> Iterator[Finding]:
         )
     else:
         yield ok("lifecycle", f"a lifecycle rule aborts uploads after {days} days: recovery must run within that")
+
+
+def not_aborted(bucket: Bucket) -> Finding:
+    """That no rule aborts an upload of this place."""
+    return warning(
+        "lifecycle",
+        f"no lifecycle rule aborts uploads of {bucket.shown}",
+        "a process that is killed between the beginning of an upload and its journal leaves an upload without parts, "
+        "which nobody can tell from another's",
+        f"add a rule with AbortIncompleteMultipartUpload after {LEAST} days or more",
+    )
 
 
 def _of_versions(bucket: Bucket) -> Finding:
@@ -179,7 +184,7 @@ def _of_versions(bucket: Bucket) -> Finding:
     )
 
 
-def _of_owners(bucket: Bucket, foreign: int, owners: tuple[str, ...]) -> Iterator[Finding]:
+def of_owners(bucket: Bucket, foreign: int, owners: tuple[str, ...]) -> Iterator[Finding]:
     if foreign:
         yield warning(
             "owners",

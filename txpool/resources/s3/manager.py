@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from txpool.errors import described
 from txpool.findings.finding import Finding, failure
+from txpool.resources.files.place import HIDDEN
 from txpool.resources.manager import ResourceManager
 from txpool.resources.s3.branch import BucketResource, ObjectsBranch, ObjectsRecovery, StagedUploads
 from txpool.resources.s3.bucket import Bucket, StoreError, require_client
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from txpool.resources.base import BegunBy
 
 #: What a store answers if it is overloaded, or fails: no answer has no code.
-_OUTAGES = frozenset(
+OUTAGES = frozenset(
     {"", "500", "502", "503", "504", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
 )
 _made: WeakKeyDictionary[Any, BucketResource] = WeakKeyDictionary()
@@ -49,11 +50,13 @@ class S3(ResourceManager):
         work = ObjectsWork(found.bucket, transaction.gtrid)
         return work, ObjectsBranch(found, work, transaction.gtrid)
 
-    def bucket(self, settings: DataSourceSettings, *, recovery: bool = False) -> Bucket:
-        """The bucket of a datasource. ConfigurationError if botocore is missing."""
+    def bucket(
+        self, settings: DataSourceSettings, *, recovery: bool = False, url: str = "", hidden: str = HIDDEN
+    ) -> Bucket:
+        """The bucket of a datasource, or that at `url`. ConfigurationError if botocore is missing."""
         require_client(settings.name, self.requirement)
-        options = settings.connect_options(recovery)
-        return Bucket(settings.name, settings.url, options, settings.bucket_owner or "", settings.prepared_owners)
+        options, account = settings.connect_options(recovery), settings.bucket_owner or ""
+        return Bucket(settings.name, url or settings.url, options, account, settings.prepared_owners, hidden=hidden)
 
     def _resource(self, settings: DataSourceSettings, *, recovery: bool = False) -> BucketResource:
         return BucketResource(self.bucket(settings, recovery=recovery), settings.file)
@@ -65,7 +68,7 @@ class S3(ResourceManager):
         return StagedUploads(self.bucket(settings, recovery=True))
 
     def is_outage(self, error: BaseException) -> bool:
-        return isinstance(error, StoreError) and error.code in _OUTAGES
+        return isinstance(error, StoreError) and error.code in OUTAGES
 
     def ends_after(self, settings: DataSourceSettings) -> float | None:
         from txpool.resources.s3.check import DAY, aborted_after, lifecycle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from txpool.errors import OperationalError
 from txpool.resources.s3.manifest import Upload
@@ -12,17 +12,28 @@ from txpool.resources.s3.manifest import Upload
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from txpool.resources.s3.work import ObjectsWork
-
 #: The size of a part: the least is 5 MiB, and an object has 10,000 at most, so that later ones are larger.
 PART: Final = 8 * 1024 * 1024
 _STEP: Final = 1000
 
 
+class SendsParts(Protocol):
+    """Whoever answers for uploads."""
+
+    def require_active(self) -> object:
+        """An error if nothing more may be written."""
+
+    def is_open(self) -> bool:
+        """Whether anything may still be sent."""
+
+    def send(self, upload: Upload, number: int, content: bytes) -> str:
+        """Send one part; what the store calls it."""
+
+
 class ObjectFile(io.BufferedIOBase):
     """Bytes on their way into an upload. They are whole once it is closed without an error."""
 
-    def __init__(self, work: ObjectsWork, upload: Upload) -> None:
+    def __init__(self, work: SendsParts, upload: Upload) -> None:
         super().__init__()
         self.name = upload.name
         self.whole = False

@@ -50,6 +50,7 @@ POINTS: Final = {
     "delta.published": "every Delta table's log is synced, the manifest is still there",
     "s3.created": "an upload is begun, the journal does not name it, and no part was sent",
     "s3.staged": "an upload is in the journal, no part was sent",
+    "s3.copied": "one of the files that Spark has written is in an upload, others may not be",
     "s3.uploaded": "all parts are in the store, no manifest names them",
     "s3.ending": "the manifest says how its branch ends, nothing else has been done",
     "s3.completed": "one object has appeared, others may not have",

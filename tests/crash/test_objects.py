@@ -25,12 +25,14 @@ from tests.support.s3_server import ObjectStore, object_store
 from tests.support.sampling import chosen
 from txpool import failpoints
 from txpool.config.settings import RecoverySettings
-from txpool.resources.s3 import branch, bucket, manifest, upload, work
+from txpool.resources.s3 import branch, bucket, local, manifest, upload, work
 from txpool.setup.stores import initialise
 
 HIDDEN = "exports/.txpool/"
 #: Where a process is killed, and whether that comes after the decision.
 POINTS = {
+    "files.staged": False,
+    "s3.copied": False,
     "s3.created": False,
     "s3.staged": False,
     "s3.staged@2": False,
@@ -51,6 +53,7 @@ IN_RECOVERY = {
     "s3.completed": ("coordinator.decided",),
     "s3.published": ("coordinator.decided",),
     "s3.sweeping": ("s3.staged",),
+    "files.sweeping": ("files.staged", "s3.copied"),
     "recovery.branch": ("coordinator.prepared", "s3.completed"),
 }
 
@@ -70,10 +73,12 @@ class Shop:
         self.client = store.client()
 
     def job(self, number: int) -> None:
+        bucket = self.folder / "objects.properties"
         with txpool.transaction():
-            for name in (f"n{number}", "latest"):
-                with txpool.folder(self.folder / "objects.properties", name, overwrite=True).open("data") as file:
-                    file.write(str(number))
+            with txpool.folder(bucket, f"n{number}").filling() as filled:  # as write_files() does
+                (filled / "data").write_text(str(number))
+            with txpool.folder(bucket, "latest", overwrite=True).open("data") as file:
+                file.write(str(number))
             with txpool.connect(self.folder / "ledger.properties") as connection:
                 connection.execute("insert into loads values (?)", (number,))
 
@@ -120,6 +125,7 @@ class Shop:
     def left(self) -> Iterator[tuple[str, str]]:
         """What is prepared or staged. An upload that the journal does not have yet has no parts, and is nobody's."""
         yield from (("hidden", key) for key in self.store.names(HIDDEN) if key != f"{HIDDEN}identity")
+        yield from (("in the folder", path.name) for path in self.folder.glob("shared/.txpool/staged/*"))
         for each in self.client.list_multipart_uploads(Bucket="bucket").get("Uploads", ()):
             named = {"Bucket": "bucket", "Key": each["Key"], "UploadId": each["UploadId"]}
             if self.client.list_parts(**named).get("Parts"):
@@ -132,11 +138,12 @@ class Shop:
 def shop(tmp_path: Path, store: ObjectStore, eventually: Eventually) -> Iterator[Shop]:
     found = Shop(tmp_path, store)
     found.client.create_bucket(Bucket="bucket")
+    (tmp_path / "shared").mkdir()
     file = tmp_path / "objects.properties"
     file.touch(0o600)
     file.write_text(
         "name = objects\ndriver = s3\nurl = s3://bucket/exports\nuser = tests\npassword = secret-of-tests\n"
-        f"driver.endpoint_url = {store.url}\ndriver.region_name = us-east-1\n"
+        f"driver.endpoint_url = {store.url}\ndriver.region_name = us-east-1\nstaging = shared\n"
     )
     (tmp_path / "ledger.properties").write_text(
         "name = ledger\ndriver = sqlite3\nmode = cmr\nurl = sqlite:///ledger.db\n"
@@ -187,7 +194,7 @@ def test_a_recovery_that_is_killed_at_each_point(shop: Shop, evidence: Evidence)
 # -- interrupts -----------------------------------------------------------------------------------------------------
 
 
-CODES = {code for module in (branch, bucket, manifest, upload, work) for code in codes_of(module)}
+CODES = {code for module in (branch, bucket, local, manifest, upload, work) for code in codes_of(module)}
 
 
 @pytest.mark.costly

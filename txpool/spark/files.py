@@ -10,9 +10,11 @@ from typing import Literal
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql.functions import count, lit
 
-from txpool.datasource import Source
-from txpool.errors import NotSupportedError, OperationalError
+from txpool.datasource import Source, find_source
+from txpool.errors import ConfigurationError, NotSupportedError, OperationalError
 from txpool.files import folder
+from txpool.resources.s3.manager import MANAGER
+from txpool.resources.s3.work import STAGING
 from txpool.spark.commit.session import context_of
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
@@ -32,33 +34,52 @@ def write_files(
 
     Spark's own writer does it, so `format` is any of its formats that write files, and `options` are the writer's. The
     folder appears under this name when the transaction commits, whole. `overwrite` replaces a folder that is there;
-    `error` raises. Every executor must have the datasource's folder under the same path. Call it in the thread that
-    began the transaction. Errors: as `txpool.folder`; Spark's own if a task failed for good; OperationalError if not
+    `error` raises. Every executor must have the datasource's folder under the same path. To a bucket the driver sends
+    what Spark has written into the datasource's `staging`, and `mode` is `error`. Call it in the thread that began the
+    transaction. Errors: as `txpool.folder`; Spark's own if a task failed for good; OperationalError if not
     all rows have arrived in the folder. After an error the transaction rolls back.
     """
     context = context_of(df, "write_files()")
-    if mode not in ("error", "overwrite"):
-        raise NotSupportedError(
-            f"write_files() cannot {mode} to {name}, and nothing was done: files that come one by one are seen one by "
-            "one. Write a folder of its own for each load, with mode='error' or 'overwrite'"
-        )
+    source = find_source(datasource)
+    _require_possible(source, name, mode)
     with transaction() if current() is None else nullcontext():
-        staged = folder(datasource, name, overwrite=mode == "overwrite")
+        staged = folder(source, name, overwrite=mode == "overwrite")
         try:
-            observed, path = Observation(), f"file://{staged.path}"
-            elsewhere = not str(context.master).startswith("local")  # or it has this disk, and nothing is counted
-            counted = df.observe(observed, count(lit(1)).alias("rows")) if elsewhere else df
-            writer = counted.write.format(format).options(**options)
-            # The folder is there, and empty: Spark would remove it to overwrite it.
-            writer.mode("append").partitionBy(*partition_by).save(path)
-            if elsewhere:
-                reader = df.sparkSession.read.format(format).options(**options).schema(df.schema)
-                _require_all(reader.load(path), path, observed.get["rows"])
+            with staged.filling() as filled:
+                observed, path = Observation(), f"file://{filled}"
+                elsewhere = not str(context.master).startswith("local")  # or it has this disk, and nothing is counted
+                counted = df.observe(observed, count(lit(1)).alias("rows")) if elsewhere else df
+                writer = counted.write.format(format).options(**options)
+                # The folder is there, and empty: Spark would remove it to overwrite it.
+                writer.mode("append").partitionBy(*partition_by).save(path)
+                if elsewhere:
+                    reader = df.sparkSession.read.format(format).options(**options).schema(df.schema)
+                    _require_all(reader.load(path), path, observed.get["rows"])
         except BaseException as error:
             ambient = current()
             if ambient is not None and not ambient.ended:
                 ambient.set_rollback_only(error)  # also if the caller goes on
             raise
+
+
+def _require_possible(source: Source, name: str, mode: str) -> None:
+    """An error if that is not written there so, before a job."""
+    objects = source.driver == MANAGER.driver
+    if mode not in ("error", "overwrite"):
+        raise NotSupportedError(
+            f"write_files() cannot {mode} to {name}, and nothing was done: files that come one by one are seen one by "
+            "one. Write a folder of its own for each load, with mode='error' or 'overwrite'"
+        )
+    if objects and mode == "overwrite":
+        raise NotSupportedError(
+            f"write_files() does not overwrite {name} in {source.name}, and nothing was done: Spark gives its files "
+            "new names each time, and the former objects would stay beside them. Write each load into a name of its own"
+        )
+    if objects and source.settings.staging is None:
+        raise ConfigurationError(
+            f"datasource {source.name} has no folder in which Spark writes before the upload, and nothing was done: "
+            f"write {STAGING}"
+        )
 
 
 def _require_all(rows: DataFrame, path: str, written: int) -> None:

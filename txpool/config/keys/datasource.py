@@ -198,6 +198,12 @@ DATASOURCE_KEYS = (
         "With driver = s3: the account that owns the bucket. A bucket of another account is refused.",
         {"pattern": r"\d{12}", "right": "the twelve digits of an account"},
     ),
+    Key(
+        "staging",
+        "file",
+        None,
+        "With driver = s3: a folder that every executor has under this path, where write_files() writes first.",
+    ),
     *LAKE_KEYS,
     Key(
         "xa.evidence",

@@ -101,6 +101,7 @@ class DataSourceSettings:
     parking_after: int
     folder: Path | None
     bucket_owner: str | None
+    staging: Path | None
     xa_evidence: str
     xa_evidence_table: str
     xa_phase_two_connections: int

@@ -152,7 +152,7 @@ class BucketJournals(WarehouseJournals):
             raise FileExistsError(self.shown(gtrid))
         return BucketJournal(gtrid)
 
-    def close(self, journal: BucketJournal, *, forked: bool) -> None:
+    def close(self, journal: BucketJournal) -> None:
         """Nothing: no lock is held."""
 
     def list_new(self, journal: BucketJournal, path: str) -> LakeUpload:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from pyiceberg.io import OutputStream
 
-    from txpool.process.locked_files import LockedFile
-
 
 class AttemptFiles:
     """The files that are made under a journal which somebody holds: a Spark task's attempt, or a branch at its end.

@@ -7,7 +7,7 @@ import secrets
 import stat
 import weakref
 from abc import abstractmethod
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -51,6 +51,10 @@ class StagedFolder(os.PathLike[str]):
     def path(self) -> Path:
         """Where it is written: for whatever writes files."""
         return self._path
+
+    def filling(self) -> AbstractContextManager[Path]:
+        """The folder into which Spark's writer writes within the block."""
+        return nullcontext(self.path)
 
     def __fspath__(self) -> str:
         return str(self.path)

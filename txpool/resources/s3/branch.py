@@ -9,7 +9,8 @@ from typing import Any
 from txpool import failpoints
 from txpool.errors import OperationalError, described
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.files.branch import StagedWork
+from txpool.resources.files.branch import StagedInPlace, StagedWork
+from txpool.resources.files.place import Place
 from txpool.resources.files.work import SUCCESS, gtrid_of
 from txpool.resources.own.branch import ResourceBranch, ResourceRecovery, leads_elsewhere
 from txpool.resources.own.resource import Resource
@@ -202,11 +203,16 @@ class ObjectsRecovery(ResourceRecovery):
         return end_in_bucket(self._bucket, record, commit=commit)
 
 
-class StagedUploads:
-    """Recovery's access to what crashes have left staged in a bucket."""
+class SparkFiles(StagedWork):
+    """What Spark's writer has written for one transaction, which is not in the store."""
 
-    def __init__(self, bucket: Bucket) -> None:
+
+class StagedUploads:
+    """Recovery's access to what crashes have left staged: in a bucket, and where Spark's writer writes."""
+
+    def __init__(self, bucket: Bucket, place: Place | None = None) -> None:
         self._bucket = bucket
+        self._place = None if place is None else StagedInPlace(place)
 
     def tables(self) -> Sequence[StagedWork]:
         """What is staged and not prepared, of whatever transaction."""
@@ -215,7 +221,14 @@ class StagedUploads:
         names = {each.key.removeprefix(f"{prefix}/").partition("/")[0] for each in listed}
         prepared = prepared_gtrids(self._bucket)
         found = [StagedWork(gtrid_of(each), each) for each in sorted(names)]
-        return [each for each in found if each.gtrid and each.gtrid not in prepared]
+        local = () if self._place is None else self._place.tables()
+        return [
+            *(each for each in found if each.gtrid and each.gtrid not in prepared),
+            *(SparkFiles(each.gtrid, each.name) for each in local),
+        ]
 
     def drop(self, table: StagingTable) -> None:
-        sweep(self._bucket, table.name)
+        if self._place is not None and isinstance(table, SparkFiles):
+            self._place.drop(table)
+        else:
+            sweep(self._bucket, table.name)

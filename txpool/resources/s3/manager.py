@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from txpool.errors import described
-from txpool.findings.finding import Finding, failure
-from txpool.resources.files.place import HIDDEN
+from txpool.errors import OperationalError, described
+from txpool.findings.finding import Finding, failure, ok
+from txpool.resources.files.place import HIDDEN, Place
 from txpool.resources.manager import ResourceManager
 from txpool.resources.s3.branch import BucketResource, ObjectsBranch, ObjectsRecovery, StagedUploads
 from txpool.resources.s3.bucket import Bucket, StoreError, require_client
@@ -47,8 +47,12 @@ class S3(ResourceManager):
         found = _made.get(source)
         if found is None:
             found = _made.setdefault(source, self._resource(source.settings))
-        work = ObjectsWork(found.bucket, transaction.gtrid)
+        work = ObjectsWork(found.bucket, transaction.gtrid, self._place(source.settings))
         return work, ObjectsBranch(found, work, transaction.gtrid)
+
+    def _place(self, settings: DataSourceSettings) -> Place | None:
+        """Where Spark's writer writes; None if it does not."""
+        return None if settings.staging is None else Place(settings.name, str(settings.staging))
 
     def bucket(
         self, settings: DataSourceSettings, *, recovery: bool = False, url: str = "", hidden: str = HIDDEN
@@ -65,7 +69,7 @@ class S3(ResourceManager):
         return ObjectsRecovery(self._resource(settings, recovery=recovery))
 
     def staging(self, settings: DataSourceSettings, *, lock_timeout: float) -> StagedUploads:
-        return StagedUploads(self.bucket(settings, recovery=True))
+        return StagedUploads(self.bucket(settings, recovery=True), self._place(settings))
 
     def is_outage(self, error: BaseException) -> bool:
         return isinstance(error, StoreError) and error.code in OUTAGES
@@ -88,11 +92,15 @@ class S3(ResourceManager):
     def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
         from txpool.resources.s3.check import findings
 
-        bucket = self.bucket(settings)
+        bucket, place = self.bucket(settings), self._place(settings)
         try:
             yield from findings(bucket, settings.prepared_owners)
-        except StoreError as error:
-            yield failure("connection", f"{settings.name} does not answer: {described(error)}")
+            if place is not None:
+                place.identity()
+                yield ok("staging", f"Spark's writer writes into {place.path}, which every executor must have there")
+        except OperationalError as error:
+            what = "connection" if isinstance(error, StoreError) else "staging"
+            yield failure(what, f"{settings.name} does not answer: {described(error)}")
 
 
 MANAGER = S3()

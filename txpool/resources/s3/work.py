@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import copyfileobj
 from typing import IO, Any, Final
 
 from txpool import failpoints
-from txpool.errors import NotSupportedError, OperationalError, ProgrammingError, TransactionRolledBack
+from txpool.errors import (
+    ConfigurationError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    TransactionRolledBack,
+)
 from txpool.locks import Lock
 from txpool.resources.base import Refused
-from txpool.resources.files.place import HIDDEN, is_name
+from txpool.resources.files.place import HIDDEN, Place, is_name
 from txpool.resources.files.work import SUCCESS, StagedFolder, gtrid_of, new_staging, overlap
 from txpool.resources.own.resource import Work
 from txpool.resources.s3.bucket import MARK, Bucket
+from txpool.resources.s3.local import local_folder, written_in
 from txpool.resources.s3.manifest import (
     SWEPT,
     Upload,
@@ -30,6 +39,11 @@ from txpool.resources.s3.upload import ObjectFile, opened_object
 
 #: How many bytes a key may have.
 _LONGEST: Final = 1024
+#: How many files are sent at the same time, and how much of each is read at once.
+_UPLOADS: Final = 8
+_CHUNK: Final = 1024 * 1024
+#: What lets Spark write to a bucket.
+STAGING: Final = "staging = /mnt/shared, which every executor has under that path"
 _MODES: Final = {"w", "x", "wt", "xt", "wb", "xb"}
 
 
@@ -57,6 +71,30 @@ class StagedObjects(StagedFolder):
             "files: most libraries take that"
         )
 
+    @contextmanager
+    def filling(self) -> Iterator[Path]:
+        """A folder of the datasource's `staging`: at the end of the block its files become objects, and it goes."""
+        place = self._objects.place
+        if place is None:
+            raise ConfigurationError(
+                f"datasource {self._objects.bucket.name} names no folder for that: write {STAGING}"
+            )
+        with local_folder(place, self._objects.gtrid) as folder:
+            yield folder
+            files = written_in(folder)
+            pool = ThreadPoolExecutor(_UPLOADS)
+            try:
+                for each in [pool.submit(self._upload, folder / file, file) for file in files]:
+                    each.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _upload(self, path: Path, file: str) -> None:
+        with path.open("rb") as source, self.open(file, "wb") as written:
+            copyfileobj(source, written, _CHUNK)
+        if failpoints.armed:
+            failpoints.hit("s3.copied")
+
     def open(self, file: str, mode: str = "w", **options: Any) -> IO[Any]:
         """Open a new object in it, for writing, as the built-in open() does. Close it before the commit."""
         self._objects.require_active()
@@ -77,8 +115,10 @@ class StagedObjects(StagedFolder):
 class ObjectsWork(Work):
     """The objects of one transaction in one bucket."""
 
-    def __init__(self, bucket: Bucket, gtrid: str) -> None:
+    def __init__(self, bucket: Bucket, gtrid: str, place: Place | None = None) -> None:
         self.bucket = bucket
+        #: Where Spark's writer writes.
+        self.place = place
         self.gtrid = gtrid
         self.staging = new_staging(gtrid)
         self.folders: list[StagedObjects] = []

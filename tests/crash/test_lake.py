@@ -317,7 +317,7 @@ def test_killed_at_every_point(site: Site) -> None:
     for number, (point, commits) in enumerate(points):
         name, _, nth = point.partition("@")
         process = site.write(number, failpoints=f"{name}=kill@{nth or 1}")
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == -9, f"{point} was not reached: {errors[-3000:]}"
         site.recover()
         expected += [number] * commits

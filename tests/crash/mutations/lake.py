@@ -6,6 +6,7 @@ from tests.crash.mutating import Edit, Mutation
 
 _TESTS = "tests/integration/lake/test_sweep.py::"
 _ATTEMPTS = "tests/integration/lake/test_attempts.py::"
+_OBJECTS = "tests/integration/lake/test_objects.py::"
 
 MUTATIONS = (
     Mutation(
@@ -41,6 +42,30 @@ MUTATIONS = (
                 "txpool.lake.journals.folder:Journals.clear_but",
                 "attempts = self.attempts(gtrid)",
                 "attempts = self.attempts(gtrid)\n    self.remove(gtrid)",
+            ),
+        ),
+    ),
+    Mutation(
+        "39 upload",
+        "a sweep leaves an upload that a task still completes",
+        test=_OBJECTS + "test_whoever_is_swept_completes_nothing[sqlite]",
+        real=(Edit("txpool.lake.journals.bucket:BucketJournals._remove", "self.bucket.abort(key, upload)", "pass"),),
+    ),
+    Mutation(
+        "39 mark",
+        "an object is removed that another entry of the journal has made",
+        test=_OBJECTS + "test_an_entry_that_arrives_late_removes_nothing[sqlite]",
+        real=(Edit("txpool.lake.journals.bucket:BucketJournals._remove", ".get(MARK) == mark", ".get(MARK)"),),
+    ),
+    Mutation(
+        "39 objects",
+        "the transaction's entries go before those of the attempts that it has published",
+        test=_OBJECTS + "test_a_sweep_that_dies_at_any_step_is_gone_on_with[True-sqlite]",
+        real=(
+            Edit(
+                "txpool.lake.journals.bucket:BucketJournals.clear",
+                "self.bucket.delete_all([each.key for each in attempts])",
+                "self._remove_journal(gtrid, own)\n    self.bucket.delete_all([each.key for each in attempts])",
             ),
         ),
     ),

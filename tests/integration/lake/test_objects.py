@@ -199,6 +199,38 @@ def attempt(lake: ObjectLake, gtrid: str, numbers: str, *ids: int) -> list[Any]:
 
 
 @IN_SQLITE
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_sweep_that_dies_at_any_step_is_gone_on_with(
+    lake: ObjectLake, monkeypatch: pytest.MonkeyPatch, commit: bool
+) -> None:
+    lake.create("orders")
+    real, left = Bucket.call, [0]
+
+    def dying(self: Bucket, operation: str, **parameters: Any) -> Any:
+        left[0] -= operation in ("delete_object", "delete_objects")
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return real(self, operation, **parameters)
+
+    for step in range(4):
+        with monkeypatch.context() as patch:
+            patch.setattr(LakeWork, "_after", lambda self, status: None)  # as if the process were dead
+            with suppress(ZeroDivisionError), txpool.transaction() as transaction:
+                changes = lake.catalog.load_table("db.orders").transaction()
+                attempt(lake, transaction.gtrid, "0.0.2", 9)
+                changes.publish(attempt(lake, transaction.gtrid, "0.0.1", step), overwrite=False)
+                changes.commit_transaction()
+                if not commit:
+                    1 / 0
+            left[0] = step
+            patch.setattr(Bucket, "call", dying)
+            with suppress(KeyboardInterrupt):
+                swept(lake)
+        swept(lake)
+    lake.require_whole(*range(4 * commit))
+
+
+@IN_SQLITE
 def test_whoever_is_swept_completes_nothing(lake: ObjectLake) -> None:
     """A task that lives on, and a sweep of what it was writing."""
     lake.create("orders")

@@ -104,6 +104,7 @@ def _has_odd_parameter(text: str) -> bool:
 _POSTGRESQL: Final = Reading(
     e_literals=True,
     dollar_tag=r"(?:[A-Za-z_\x80-\U0010ffff][A-Za-z_0-9\x80-\U0010ffff]*)?",
+    line_comment=r"--|\x00(?s:.*)",  # the C library sends nothing of what is behind a NUL
     line_end=r"\n\r",
     nested=True,
     contains=r"create\b.*\bbegin atomic\b",  # a function's body: BEGIN ATOMIC … ; … END

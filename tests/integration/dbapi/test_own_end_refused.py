@@ -137,6 +137,8 @@ def test_in_a_pipeline(postgres_source: DataSource, databases: Databases) -> Non
             connection.execute("insert into t values (1, 'v')")
             with pytest.raises(txpool.ProgrammingError, match=NOT_SENT):
                 connection.execute("commit")
+            with pytest.raises(txpool.ProgrammingError, match=NOT_SENT):
+                connection.execute("rollback and chain \0 'which libpq does not send")
             connection.execute("insert into t values (2, 'v')")
     assert databases.rows("one", "select id from t order by id") == [(1,), (2,)]
 

@@ -37,6 +37,7 @@ ENDS: list[tuple[SqlDialect, str, str]] = [
             ("select 1 --\r; commit", "COMMIT"),
             (r"select E'\'; '; commit", "COMMIT"),
             ("insert into t values (%s, %(name)s); commit", "COMMIT"),
+            ("commit \0 'open", "COMMIT"),
             ('select U&"d\\0061t" from t; commit', "COMMIT"),
             ("insert into t values " + "('a''b', $$;$$, 1)," * 2000 + "(1); commit", "COMMIT"),
         ]

@@ -170,6 +170,22 @@ def test_blocks_and_savepoints_go_on_working(postgres_source: DataSource, databa
     assert databases.rows("one", "select id from t order by id") == [(1,), (3,)]
 
 
+#: What ends and begins behind this is not certain: a function's body may go on behind its END.
+NOT_CERTAIN = "create or replace function one() returns int language sql begin atomic select 1; end; "
+
+
+@pytest.mark.parametrize("then", ["commit; begin", "end and chain"])
+@pytest.mark.parametrize("last", ["select 1/0", "copy t to stdout"])
+def test_a_commit_before_a_failure_in_one_message_is_told(
+    postgres_source: DataSource, databases: Databases, then: str, last: str
+) -> None:
+    with pytest.raises(txpool.HeuristicCommit), txpool.transaction():
+        connection = postgres_source.connect()
+        connection.execute("insert into t values (1, 'v')")
+        connection.execute(f"{NOT_CERTAIN}{then}; {last}".encode())
+    assert databases.rows("one", "select id from t order by id") == [(1,)]
+
+
 def test_outside_a_transaction_the_programs_own_sql_ends_its_own(
     postgres_source: DataSource, databases: Databases
 ) -> None:

@@ -9,7 +9,7 @@ import psycopg
 
 from txpool.resources.postgresql.session.libpq import ACTIVE, COMMAND_OK, IDLE, INERROR, INTRANS
 from txpool.resources.postgresql.session.psycopg_private import executed_by, tag_of
-from txpool.resources.postgresql.statements.statement_text import OUTLIVING, may_commit
+from txpool.resources.postgresql.statements.statement_text import OUTLIVING, may_begin_anew, may_commit
 from txpool.sql.kept import text_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _READING = (b"SELECT", b"FETCH", b"SHOW", b"EXPLAIN", b"SET", b"SAVEPOINT", b"RE
 # The first six bytes of the most usual tags, which show a write and nothing else.
 _WRITING = frozenset({b"INSERT", b"UPDATE", b"DELETE"})
 _OPEN_STATUSES = frozenset({IDLE, ACTIVE, INTRANS, INERROR})
+# The statuses behind an error: the statement has failed, or it is a COPY, which execute() does not take.
+_FAILING = frozenset({INERROR, ACTIVE})
 _CHAINED = re.compile(r"\band\s+chain\b", re.IGNORECASE)
 
 
@@ -46,7 +48,7 @@ def ended_by(  # noqa: PLR0911 - each answer where it is known
 
     If the statement failed and the session is idle now, the user's own COMMIT or ROLLBACK came before it in the
     same message. Its tags are unknown, so this answers `commit`: work that may be committed is never reported as
-    rolled back.
+    rolled back. So it does if the message may have begun another transaction behind its COMMIT, and that has failed.
     """
     results, sent = executed_by(raw_cursor)
     status = raw.pgconn.transaction_status
@@ -79,8 +81,8 @@ def ended_by(  # noqa: PLR0911 - each answer where it is known
     if not _ENDING.isdisjoint(tags):
         return "commit"
     if b"ROLLBACK" not in tags:
-        lost = status not in _OPEN_STATUSES and may_commit(sent)
-        return "commit" if status == IDLE or lost else None
+        unseen = status not in _OPEN_STATUSES or (not results and status in _FAILING and may_begin_anew(sent))
+        return "commit" if status == IDLE or (unseen and may_commit(sent)) else None
     after = tags[tags.index(b"ROLLBACK") + 1 :]
     if status == IDLE:
         # Statements after a ROLLBACK in one message are committed at the message's end.

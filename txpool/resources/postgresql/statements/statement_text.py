@@ -24,6 +24,8 @@ _LOCAL_SETTING = re.compile(r"set_config\s*\((?:[^()';]|'[^']*')*,\s*true\s*\)")
 # What may hide an argument's end from that: comments, and strings other than plain ones.
 _OBSCURE = re.compile(r"--|/\*|\\|\$[^0-9]")
 _COMMITTING = re.compile(r"(?:commit|end|prepare transaction)\b")
+_ENDING = re.compile(r"(?:commit|end|prepare transaction|abort|rollback(?!(?: work| transaction)? to\b))\b")
+_BEGINNING = re.compile(r"(?:begin|start transaction)\b")
 
 
 def text_of_query(query: object) -> bytes | str:
@@ -56,6 +58,23 @@ def may_commit(statement: bytes | str) -> bool:
 
 def _commits(statement: Statement) -> bool:
     return _COMMITTING.match(statement.head) is not None
+
+
+def may_begin_anew(statement: bytes | str) -> bool:
+    """Whether a message's text shows that it may end the open transaction and begin another."""
+    return any(map(_begins_anew, POSTGRESQL.read(text_of(statement))))
+
+
+def _begins_anew(statements: list[Statement]) -> bool:
+    ended = False
+    for each in statements:
+        if ended and _BEGINNING.match(each.head) is not None:
+            return True
+        if _ENDING.match(each.head) is not None:
+            ended = True
+            if " and chain" in each.head:
+                return True
+    return False
 
 
 def _search(statement: bytes | str) -> bool:

@@ -50,6 +50,15 @@ def would_end(command: str, datasource: str, gtrid: str) -> ProgrammingError:
     )
 
 
+def may_end_unseen(datasource: str, gtrid: str) -> ProgrammingError:
+    """The error of a statement that may end the local transaction and begin another, if nobody would see that."""
+    return ProgrammingError(
+        f"datasource {datasource}: this SQL may end the part of {gtrid} there and begin another transaction, which "
+        "neither COPY nor a cursor of the driver's own over this connection would show. It was not sent: nothing was "
+        "done, and the transaction goes on. Leave commit and rollback out, or execute it by the connection's execute()."
+    )
+
+
 def of_parent_process(datasource: str, gtrid: str) -> InterfaceError:
     """The error of an enlisted connection that is used in a forked child."""
     return InterfaceError(

@@ -172,6 +172,31 @@ def test_blocks_and_savepoints_go_on_working(postgres_source: DataSource, databa
 
 #: What ends and begins behind this is not certain: a function's body may go on behind its END.
 NOT_CERTAIN = "create or replace function one() returns int language sql begin atomic select 1; end; "
+ANEW: tuple[LiteralString, ...] = (
+    "rollback; begin",
+    "abort and chain",
+    "commit; start transaction",
+    "end and chain",
+)
+
+
+@pytest.mark.parametrize("then", ANEW)
+@pytest.mark.parametrize("way", ["over", "copy"])
+def test_what_may_begin_anew_unseen_is_not_sent(
+    postgres_source: DataSource, databases: Databases, way: str, then: str
+) -> None:
+    """psycopg's own cursors and COPY show no command tags, and the connection's state is as it was."""
+    with txpool.transaction():
+        connection = postgres_source.connect()
+        connection.execute("insert into t values (1, 'v')")
+        with pytest.raises(txpool.ProgrammingError, match=r"was not sent: nothing was done, and the transaction"):
+            if way == "over":
+                psycopg.ClientCursor(connection).execute((NOT_CERTAIN + then).encode())
+            else:
+                connection.cursor().copy((NOT_CERTAIN + then).encode()).__enter__()
+        psycopg.ClientCursor(connection).execute(NOT_CERTAIN.encode())
+        connection.execute("insert into t values (2, 'v')")
+    assert databases.rows("one", "select id from t order by id") == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("then", ["commit; begin", "end and chain"])

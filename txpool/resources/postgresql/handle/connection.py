@@ -17,7 +17,7 @@ from psycopg.pq import Format, PGconn, TransactionStatus
 from txpool.dbapi.driver_attributes import Attribute, forwards
 from txpool.dbapi.refusals import autocommit_refused
 from txpool.errors import InterfaceError, described, translated
-from txpool.resources.postgresql.handle.cursor import ExecutedCursor, PsycopgCursor, UserCursor
+from txpool.resources.postgresql.handle.cursor import ExecutedCursor, PsycopgCursor, UserCursor, require_seen
 from txpool.resources.postgresql.handle.two_phase import TwoPhaseConnection
 from txpool.resources.postgresql.session.libpq import IDLE
 from txpool.resources.postgresql.session.psycopg_private import OPEN_BLOCKS, statement_in, two_phase_of
@@ -178,6 +178,9 @@ class PsycopgConnection(TwoPhaseConnection):
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         """As psycopg's, for its cursors that are made over this connection."""
+        enlistment = self.current_enlistment()
+        if enlistment is not None:
+            require_seen(self, enlistment, self._statement_in("wait", args, kwargs))
         try:
             return self._call("wait", args, kwargs)
         finally:

@@ -13,6 +13,7 @@ from psycopg.rows import tuple_row
 
 from txpool.dbapi.cursor import Cursor, PEP249Cursor
 from txpool.dbapi.driver_attributes import CursorAttribute, forwards
+from txpool.dbapi.refusals import may_end_unseen
 from txpool.errors import translated
 from txpool.resources.postgresql.handle.copy import Copy
 from txpool.resources.postgresql.session.psycopg_private import (
@@ -22,7 +23,7 @@ from txpool.resources.postgresql.session.psycopg_private import (
     sent_by,
     write_through,
 )
-from txpool.resources.postgresql.statements.statement_text import outlives_transaction
+from txpool.resources.postgresql.statements.statement_text import may_begin_anew, outlives_transaction
 
 if TYPE_CHECKING:
     from txpool.dbapi.connection import PEP249Connection
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 
 _CURSORS = psycopg.Cursor, psycopg.ServerCursor
 _NO_ARGUMENTS: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
+
+
+def require_seen(connection: PEP249Connection, enlistment: Enlistment, statement: Any) -> None:
+    """ProgrammingError if a statement whose command tags are not seen may end the transaction and begin another."""
+    if statement is not None and may_begin_anew(connection.text_of_statement(statement)):
+        raise may_end_unseen(enlistment.datasource.name, enlistment.gtrid)
 
 
 @forwards(name for cursor in _CURSORS for name in dir(cursor))
@@ -119,6 +126,7 @@ class PsycopgCursor(PEP249Cursor):
                 finally:
                     pooled.since = 0.0
             else:
+                require_seen(connection, enlistment, statement)
                 with enlistment.started(connection, statement):
                     yield
         finally:

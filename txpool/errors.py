@@ -251,7 +251,10 @@ def translate(error: BaseException) -> BaseException:
 
 def described(error: BaseException) -> str:
     """An error in another error's text: its type and its message, if it has one. KeyError('k') is "KeyError: 'k'"."""
-    message = str(error).strip()
+    try:
+        message = str(error).strip()
+    except Exception as failure:  # its class makes its text, and this must not take its place
+        return f"{type(error).__name__}, whose text has failed by {type(failure).__name__}"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

@@ -88,3 +88,20 @@ def test_no_message_is_quoted_alone() -> None:
         if kind not in OURS
     }
     assert found == PLAIN.keys()
+
+
+class WithoutWords(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_an_error_whose_own_text_fails_is_told_by_its_type() -> None:
+    """Else its place would be taken by the error of its text."""
+    assert described(WithoutWords()) == "WithoutWords, whose text has failed by RuntimeError"
+    with pytest.raises(txpool.TransactionRolledBack, match="WithoutWords") as told, txpool.transaction():
+        try:
+            with txpool.transaction():
+                raise WithoutWords
+        except WithoutWords:
+            pass
+    assert isinstance(told.value.__cause__, WithoutWords)

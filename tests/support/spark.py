@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     SparkProcess = Callable[..., subprocess.Popen[str]]
     LocalCluster = Callable[..., str]
 
-_TIMEOUT = 240.0
+_TIMEOUT = 900.0
 # A Java of these tests lives for seconds: the second compiler and parallel collection cost more than they give back.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: Loads most classes that a job of the tests needs, and waits until its Java has written them down.

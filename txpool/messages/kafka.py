@@ -24,7 +24,7 @@ from txpool.errors import (
     chain,
     described,
 )
-from txpool.messages.kafka_received import LOOKS, ConsumedTopic, ReceivedBuffer, has_read_all, message_of
+from txpool.messages.kafka_received import LOOKS, OF_TOPIC, ConsumedTopic, ReceivedBuffer, has_read_all, message_of
 from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, apart, database_of
 from txpool.resources.kafka.manager import MANAGER, parking_topic
 from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tables_of
@@ -260,9 +260,10 @@ class KafkaSession(MessageSession):
         self._polling = True
         self._pause(consumer)
         polled = consumer.poll(timeout_ms=int(max(0.0, timeout) * 1000))
-        if polled:
-            self._consumed.require_id(MANAGER.wire_of(self.source).topic_id(self._topic))
         assigned = {place.partition: place for place in consumer.assignment()}
+        if polled or assigned.keys() - self._buffers.keys():
+            found = MANAGER.wire_of(self.source).topic_id(self._topic)
+            self._consumed.require_id(found, lambda number: self._position_or_start(OF_TOPIC, number))
         for number in self._buffers.keys() - assigned.keys():
             del self._buffers[number]
         for number in assigned.keys() - self._buffers.keys():  # it begins where the row says
@@ -320,7 +321,6 @@ class KafkaSession(MessageSession):
             )
             read_any_header(made)
             self._consumed = ConsumedTopic(self.name, self._topic, self._group, self.datasource.name)
-            self._consumed.id = MANAGER.wire_of(self.source).topic_id(self._topic)
             self._consumer = os.getpid(), made
             self._buffers = {}
         return self._consumer[1]
@@ -353,8 +353,8 @@ class KafkaSession(MessageSession):
             )
         return found
 
-    def _position_or_start(self, number: int, place: Any) -> int:
-        """The position; if there is none yet, the first message that the topic has."""
+    def _position_or_start(self, number: int, first: TopicPartition | int) -> int:
+        """The position; if there is none yet, it is `first`, or the first that the partition has."""
 
         def read() -> int | None:
             with self._cursor() as cursor:
@@ -363,11 +363,11 @@ class KafkaSession(MessageSession):
 
         def start() -> None:
             with self._cursor() as cursor:
-                tables_of(self.datasource).start(cursor, self._part(number), first)
+                tables_of(self.datasource).start(cursor, self._part(number), begin)
 
         found = apart(read)
         if found is None:
-            first = self._kafka().beginning_offsets([place])[place]
+            begin = first if isinstance(first, int) else self._kafka().beginning_offsets([first])[first]
             with suppress(IntegrityError):  # if another consumer was faster
                 apart(start, read_only=False)
             return apart(lambda: self._position(number)[0])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from txpool.errors import OperationalError
 from txpool.messages.session import ReceivedMessage
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 #: After so many looks other members have all partitions: a first assignment may come before the topic is known.
 LOOKS = 50
+#: The number of no partition: the row of the topic's id, beside the positions of its partitions.
+OF_TOPIC: Final = -1
 
 
 class ReceivedPlace(NamedTuple):
@@ -45,19 +48,29 @@ class ConsumedTopic:
     group: str
     #: The datasource with the positions.
     positions: str
-    #: What the consumer has begun with; None if there was no such topic.
+    #: What the consumer has begun with; None until there is such a topic.
     id: str | None = None
 
-    def require_id(self, found: str | None) -> None:
-        """OperationalError if the topic has another id by now: what was polled before is another topic's, maybe."""
-        self.id = self.id or found
+    def require_id(self, found: str | None, kept: Callable[[int], int]) -> None:
+        """OperationalError if the topic has another id by now, or had one when its positions were begun.
+
+        `kept` returns the number that stands beside the positions, which is the given one if there was none yet.
+        """
+        if self.id is None and found is not None:
+            number = int.from_bytes(sha256(found.encode()).digest()[:8]) >> 1  # as a column of integers keeps it
+            if kept(number) != number:
+                raise self._created_again(f"its id is {found}, and was another when that group began")
+            self.id = found
         if found != self.id:
-            raise OperationalError(
-                f"{self.session}: the topic {self.topic} was deleted and created again, or is gone, while it was "
-                f"consumed: its id was {self.id}, and is {found} now. Nothing was received: the positions of "
-                f"{self.group} would leave out what is there now. Stop its consumers, delete these rows in "
-                f"{self.positions} to receive all of that, and start them again"
-            )
+            raise self._created_again(f"its id was {self.id}, and is {found} now")
+
+    def _created_again(self, why: str) -> OperationalError:
+        return OperationalError(
+            f"{self.session}: the topic {self.topic} was deleted and created again, or is gone, since {self.group} has "
+            f"consumed it: {why}. Nothing was received: the positions would leave out what is there now. Stop its "
+            f"consumers, delete the rows of {self.group} and {self.topic} in {self.positions} to receive all of that, "
+            "and start them again"
+        )
 
     def require_reached(self, part: int, position: int, end: int) -> None:
         """OperationalError if the partition ends before the position: it is another topic of that name, say."""

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -277,18 +276,35 @@ class InBucket(Site):
 
 
 @pytest.fixture(params=["prepares", "marked", "bucket"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store(kind: str) -> Iterator[ObjectStore | None]:
+    """Of the bucket. It is there until all that must have ended has been looked at."""
+    if kind != "bucket":
+        yield None
+        return
+    with object_store() as found:
+        found.client().create_bucket(Bucket="bucket")
+        yield found
+
+
+@pytest.fixture
 def site(
-    request: pytest.FixtureRequest, databases: Any, tmp_path: Path, monkeypatch: Any, eventually: Eventually
+    kind: str,
+    store: ObjectStore | None,
+    databases: Any,
+    tmp_path: Path,
+    monkeypatch: Any,
+    eventually: Eventually,
 ) -> Iterator[Site]:
     monkeypatch.chdir(tmp_path)
-    with ExitStack() as stack:
-        if request.param == "bucket":
-            store = stack.enter_context(object_store())
-            store.client().create_bucket(Bucket="bucket")
-            site: Site = InBucket(tmp_path, databases, store)
-        else:
-            site = Site(tmp_path, databases, marked=request.param == "marked")
-        yield from _in_use(site, databases, eventually)
+    if store is None:
+        yield from _in_use(Site(tmp_path, databases, marked=kind == "marked"), databases, eventually)
+    else:
+        yield from _in_use(InBucket(tmp_path, databases, store), databases, eventually)
 
 
 def _in_use(site: Site, databases: Any, eventually: Eventually) -> Iterator[Site]:
@@ -366,7 +382,7 @@ JDBC = """
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("site", ["prepares"], indirect=True)
+@pytest.mark.parametrize("kind", ["prepares"])
 @pytest.mark.parametrize("commits", [True, False])
 def test_what_a_foreign_writer_meets_while_a_branch_is_in_doubt(site: Site, databases: Any, commits: bool) -> None:
     import pyarrow as pa

@@ -193,7 +193,7 @@ class Site:
         if self.marked:
             import sqlite3
 
-            with sqlite3.connect(self.folder / "one.db", timeout=60) as connection:
+            with sqlite3.connect(self.folder / "one.db", timeout=600) as connection:
                 text = statement.replace("{}lake", "txpool_lake").replace("{}", "")
                 return connection.execute(text).fetchall()
         with psycopg.connect(self._databases.dsn("one"), autocommit=True) as there:
@@ -207,7 +207,7 @@ class Site:
             input=json.dumps(pointers),
             text=True,
             capture_output=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert read.returncode == 0, read.stderr
@@ -342,11 +342,11 @@ def test_killed_at_every_point(site: Site) -> None:
 
 @pytest.mark.costly
 def test_a_sweep_that_is_killed_is_gone_on_with(site: Site) -> None:
-    site.write(1, failpoints="lake.swapped=kill").communicate(timeout=120)
+    site.write(1, failpoints="lake.swapped=kill").communicate(timeout=600)
     for nth in (1, 3):
         environment = os.environ | {"TXPOOL_FAILPOINTS": f"lake.sweeping=kill@{nth}"}
         swept = preloaded.start("-c", RECOVERY, cwd=site.folder, env=environment)
-        _, errors = swept.communicate(timeout=120)
+        _, errors = swept.communicate(timeout=600)
         assert swept.returncode == -9, errors[-3000:]
     site.recover()
     assert site.require_whole() == []
@@ -364,11 +364,11 @@ def test_killed_at_any_moment(site: Site) -> None:
         for process in chance.sample(writers, 2):
             time.sleep(chance.random() / 2)  # any moment is right
             process.kill()
-            said += [int(line) for line in process.communicate(timeout=60)[0].split()]
+            said += [int(line) for line in process.communicate(timeout=600)[0].split()]
             recovering = preloaded.start("-c", RECOVERY, cwd=site.folder, env=dict(os.environ))
             time.sleep(chance.random() * 2)
             recovering.kill()
-            recovering.communicate(timeout=60)
+            recovering.communicate(timeout=600)
         site.remove_orphans()
         site.recover()
         assert set(said) <= set(site.require_whole())
@@ -389,7 +389,7 @@ def test_what_a_foreign_writer_meets_while_a_branch_is_in_doubt(site: Site, data
 
     pointer = "select metadata_location from txpool_spark.iceberg_tables where table_name = 'orders'"
     before = databases.rows("one", pointer)[0][0]
-    site.write(1, failpoints=f"{'log.recorded' if commits else 'coordinator.prepared'}=kill").communicate(timeout=120)
+    site.write(1, failpoints=f"{'log.recorded' if commits else 'coordinator.prepared'}=kill").communicate(timeout=600)
     assert databases.rows("one", pointer) == [(before,)]
     with psycopg.connect(databases.dsn("one"), options="-c lock_timeout=200ms") as connection:
         with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -419,8 +419,8 @@ def test_what_a_foreign_writer_meets_while_a_branch_is_in_doubt(site: Site, data
             assert not any(each.done() for each in others), [each.exception() for each in others if each.done()]
             time.sleep(0.1)
         site.recover()
-        assert others[0].result(timeout=60) == (0 if commits else 1)
-        others[1].result(timeout=120)
+        assert others[0].result(timeout=600) == (0 if commits else 1)
+        others[1].result(timeout=600)
     found, named = site._read()
     assert found == {"orders": [1, 99] if commits else [99], "lines": [1] if commits else []}
     assert all(Path(each.removeprefix("file://")).exists() for each in named)

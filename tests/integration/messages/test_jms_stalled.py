@@ -19,7 +19,7 @@ from txpool.idempotency.outage import is_outage
 from txpool.messages import ReceivedMessage
 from txpool.resources.jms import connection
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.costly]
 
 
 @pytest.fixture
@@ -56,7 +56,6 @@ STEPS = [
 ]
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("behind_one", [True, False])
 @pytest.mark.parametrize(("step", "delivered"), STEPS, ids=lambda each: getattr(each, "name", str(each)).lower())
 def test_a_consumer_goes_on(

@@ -38,9 +38,8 @@ class LakeObject(ObjectFile):
         super().close()
         made, bucket = self._made_by, self._journals.bucket
         key, parts = self._journals.key(made.path), self.upload(overwrite=False).parts
-        listed = {"Parts": [{"PartNumber": number, "ETag": part} for number, part in enumerate(parts, 1)]}
         try:
-            bucket.call("complete_multipart_upload", Key=key, UploadId=made.id, MultipartUpload=listed, IfNoneMatch="*")
+            bucket.complete(key, made.id, parts, IfNoneMatch="*")
         except StoreError as error:
             if error.code not in _GONE:
                 raise

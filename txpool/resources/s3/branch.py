@@ -102,12 +102,9 @@ def publish(bucket: Bucket, xid: str, expected: str = "") -> BranchOutcome | Non
 def _complete(bucket: Bucket, manifest: UploadManifest, upload: Upload) -> bool:
     """Let one object appear. False if its upload is gone, and no object says that it came of it."""
     key = f"{bucket.prefix}{upload.name}"
-    parts = [{"PartNumber": number, "ETag": part} for number, part in enumerate(upload.parts, 1)]
     condition: dict[str, Any] = {} if upload.overwrite else {"IfNoneMatch": "*"}
     try:
-        bucket.call(
-            "complete_multipart_upload", Key=key, UploadId=upload.id, MultipartUpload={"Parts": parts}, **condition
-        )
+        bucket.complete(key, upload.id, upload.parts, **condition)
     except StoreError as error:
         if error.code not in _GONE | TAKEN:
             raise

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple
@@ -213,10 +213,15 @@ class Bucket:
             return False
         return True
 
-    def head(self, key: str) -> Any:
-        """What the store says of an object; None if there is none."""
+    def complete(self, key: str, upload: str, parts: Iterable[str], **condition: Any) -> None:
+        """Let an upload become the object, of these parts in their order. StoreError."""
+        listed = {"Parts": [{"PartNumber": number, "ETag": part} for number, part in enumerate(parts, 1)]}
+        self.call("complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload=listed, **condition)
+
+    def head(self, key: str, **version: Any) -> Any:
+        """What the store says of an object, or of one version of it; None if there is none."""
         try:
-            return self.call("head_object", Key=key)
+            return self.call("head_object", Key=key, **version)
         except StoreError as error:
             if error.code not in _NO_VERSION:
                 raise
@@ -300,13 +305,8 @@ class Bucket:
         """Whether an object that is ours says that this upload has made it; also one that was overwritten since."""
         for each in self._versions(key):
             version: dict[str, Any] = {} if each.version in ("", "null") else {"VersionId": each.version}
-            try:
-                metadata = self.call("head_object", Key=key, **version)["Metadata"]
-            except StoreError as error:
-                if error.code in _NO_VERSION:
-                    continue
-                raise
-            if metadata.get(MARK) == mark and self.is_ours(each):
+            found = self.head(key, **version)
+            if found is not None and found["Metadata"].get(MARK) == mark and self.is_ours(each):
                 return True
         return False
 

@@ -74,8 +74,7 @@ def _completes(bucket: Bucket, key: str) -> bool:
     upload = bucket.call("create_multipart_upload", Key=key)["UploadId"]
     try:
         part = bucket.call("upload_part", Key=key, UploadId=upload, PartNumber=1, Body=b"fourth")["ETag"]
-        parts = {"Parts": [{"PartNumber": 1, "ETag": part}]}
-        bucket.call("complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload=parts, IfNoneMatch="*")
+        bucket.complete(key, upload, [part], IfNoneMatch="*")
     except StoreError as error:
         if error.code not in TAKEN:
             raise

@@ -176,8 +176,8 @@ class _Link:
 
     def _answer(self) -> tuple[bytes, bool]:
         """Some of an answer, and whether it is the end (ReadyForQuery)."""
-        head = _exactly(self._server, 5)
-        return head + _exactly(self._server, struct.unpack("!i", head[1:])[0] - 4), head[:1] == b"Z"
+        head = exactly(self._server, 5)
+        return head + exactly(self._server, struct.unpack("!i", head[1:])[0] - 4), head[:1] == b"Z"
 
     def _pass_on(self, message: bytes) -> None:
         if self.dark:
@@ -234,7 +234,7 @@ class _Link:
             self.close()
 
     def _read(self, count: int) -> bytes:
-        return _exactly(self._client, count)
+        return exactly(self._client, count)
 
     def close(self) -> None:
         self._closed.set()
@@ -259,11 +259,12 @@ class _MySQLLink(_Link):
 
 
 def _packet(source: socket.socket) -> bytes:
-    head = _exactly(source, 4)
-    return head + _exactly(source, int.from_bytes(head[:3], "little"))
+    head = exactly(source, 4)
+    return head + exactly(source, int.from_bytes(head[:3], "little"))
 
 
-def _exactly(source: socket.socket, count: int) -> bytes:
+def exactly(source: socket.socket, count: int) -> bytes:
+    """So many bytes. EOFError if they do not come."""
     found = b""
     while len(found) < count:
         more = source.recv(count - len(found))

@@ -11,6 +11,8 @@ import threading
 from contextlib import suppress
 from enum import IntEnum
 
+from tests.support.proxy import exactly
+
 
 class Packet(IntEnum):
     """The type of a packet, which is its fifth byte."""
@@ -73,10 +75,10 @@ class StallingProxy:
     def _forward(self, source: socket.socket, target: socket.socket, from_client: bool, dead: threading.Event) -> None:
         with suppress(OSError, EOFError):
             if from_client:
-                target.sendall(_exactly(source, len(b"ARTEMIS")))
+                target.sendall(exactly(source, len(b"ARTEMIS")))
             while True:
-                head = _exactly(source, 5)
-                packet = head + _exactly(source, struct.unpack("!i", head[:4])[0] - 1)
+                head = exactly(source, 5)
+                packet = head + exactly(source, struct.unpack("!i", head[:4])[0] - 1)
                 delivered = not dead.is_set() or head[4] == Packet.PING
                 if from_client and delivered:
                     delivered = self._aim(head[4], dead)
@@ -95,13 +97,3 @@ class StallingProxy:
             dead.set()
             self.stalled.set()
             return delivered
-
-
-def _exactly(source: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        more = source.recv(count - len(found))
-        if not more:
-            raise EOFError
-        found += more
-    return found

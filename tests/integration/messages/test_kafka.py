@@ -255,20 +255,31 @@ def work_through(site: Site, *texts: str) -> None:
         work(found)
 
 
-def test_a_topic_that_was_created_again_loses_nothing_in_silence(site: Site) -> None:
-    work_through(site, "one", "two")
+def create_again(site: Site, *texts: str) -> None:
+    """Delete the topic, and create it with these messages."""
     with closing(site.broker.admin()) as admin:
         admin.delete_topics([site.topics[0]])
     site.broker.create_topics(site.topics[0])
     with closing(KafkaProducer(bootstrap_servers=site.broker.address)) as producer:
-        producer.send(site.topics[0], b"new").get(60)
-    site.again()
+        for text in texts:
+            producer.send(site.topics[0], text.encode()).get(60)
+
+
+def require_refused(site: Site, says: str) -> None:
+    """Nothing is received until the consumer has noticed."""
     deadline = time.monotonic() + LONG
-    with pytest.raises(txpool.OperationalError, match="created again"):
+    with pytest.raises(txpool.OperationalError, match=says):
         while time.monotonic() < deadline:
             with txpool.transaction() as ambient:
                 ambient.may_be_empty = True
                 assert site.inward.receive(10, timeout=1) == []
+
+
+def test_a_topic_that_was_created_again_loses_nothing_in_silence(site: Site) -> None:
+    work_through(site, "one", "two")
+    create_again(site, "new")
+    site.again()
+    require_refused(site, "created again")
     site.sql("delete from txpool_message_positions")
     with txpool.transaction():
         found = site.inward.receive(10, timeout=LONG)
@@ -280,20 +291,10 @@ def test_a_topic_that_was_created_again_loses_nothing_in_silence(site: Site) -> 
 def test_a_topic_that_is_created_again_with_more_messages(site: Site, stopped: bool) -> None:
     """While it is consumed, or between two runs: the first ones would be left out."""
     work_through(site, "one", "two")
-    with closing(site.broker.admin()) as admin:
-        admin.delete_topics([site.topics[0]])
-    site.broker.create_topics(site.topics[0])
-    with closing(KafkaProducer(bootstrap_servers=site.broker.address)) as producer:
-        for number in range(5):
-            producer.send(site.topics[0], str(number).encode()).get(60)
+    create_again(site, *map(str, range(5)))
     if stopped:
         site.again()
-    deadline = time.monotonic() + LONG
-    with pytest.raises(txpool.OperationalError, match="was deleted and created again"):
-        while time.monotonic() < deadline:
-            with txpool.transaction() as ambient:
-                ambient.may_be_empty = True
-                assert site.inward.receive(10, timeout=1) == []
+    require_refused(site, "was deleted and created again")
     site.sql("delete from txpool_message_positions")
     site.again()
     with txpool.transaction():

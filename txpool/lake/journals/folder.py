@@ -208,7 +208,7 @@ class Journals(WarehouseJournals):
     @contextmanager
     def attempt(self, gtrid: str, numbers: str) -> Iterator[LockedFile]:
         """A new attempt's journal, locked for the length of the block, in which it makes files."""
-        if not self.path_of(gtrid).exists():
+        if not self.exists(gtrid):
             raise OperationalError(
                 f"{self.name}: {self.path_of(gtrid)} is not there for this task. Either {gtrid} has ended, or this "
                 "executor does not have the driver's folder under that path, as a mount of one file system"

@@ -250,7 +250,7 @@ class References(RestPlace):
         It knows of the reference before it lists a file: so a sweep keeps what the table names.
         """
         with suppress(FileExistsError):
-            if not self.journals.path_of(xid.gtrid).exists():
+            if not self.journals.exists(xid.gtrid):
                 close_journal(self.journals.open(xid.gtrid))
         with self.journals.held_alone(xid.gtrid) as journal:
             if journal is None:

@@ -30,7 +30,7 @@ from tests.support.kafka.broker import Broker, find_classpath
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.kafka.branch import end_branch, evidence_of
 from txpool.resources.kafka.records import Record
-from txpool.resources.kafka.wire import Wire
+from txpool.resources.kafka.requests import KafkaRequests
 from txpool.xid import make_gtrid, make_xid
 
 if TYPE_CHECKING:
@@ -102,15 +102,15 @@ def test_the_broker_says_that_the_right_to_write_markers_is_missing(tmp_path: Pa
         with closing(KafkaAdminClient(bootstrap_servers=broker.address, **_login("admin", "root"))) as admin:
             admin.create_topics([NewTopic("out", 1, 1)])
             _allow(admin)
-        with closing(Wire(broker.address, _login("app", "app"))) as wire:
-            producer = wire.begin(name.joined, 600, deadline)
-            wire.send(producer, [Record("out", 0, None, b"one", ())], deadline)
+        with closing(KafkaRequests(broker.address, _login("app", "app"))) as requests:
+            producer = requests.begin(name.joined, 600, deadline)
+            requests.send(producer, [Record("out", 0, None, b"one", ())], deadline)
             with pytest.raises(AuthorizationError):
-                wire.write_markers(producer, [("out", 0)], deadline, commit=True)
-            record = BranchRecord(name, "out", wire.cluster(), evidence_of(producer, [("out", 0)]))
-            assert end_branch(wire, record, commit=True) == (BranchOutcome.COMMITTED, "")
-        with closing(Wire(broker.address, _login("app", "wrong"))) as wire:
-            outcome, _ = end_branch(wire, record, commit=True)
+                requests.write_markers(producer, [("out", 0)], deadline, commit=True)
+            record = BranchRecord(name, "out", requests.cluster(), evidence_of(producer, [("out", 0)]))
+            assert end_branch(requests, record, commit=True) == (BranchOutcome.COMMITTED, "")
+        with closing(KafkaRequests(broker.address, _login("app", "wrong"))) as requests:
+            outcome, _ = end_branch(requests, record, commit=True)
             assert outcome is BranchOutcome.UNKNOWN
     finally:
         broker.close()
@@ -121,21 +121,21 @@ def _forgotten(broker: Broker, number: int) -> bool:
     name = make_xid(make_gtrid("n1", "abcdefghijkl", number), 0, "out")
     parts = [("out", each) for each in range(PARTITIONS)]
     deadline = time.monotonic() + 60
-    with closing(Wire(broker.address, {})) as wire:
-        record = BranchRecord(name, "out", wire.cluster())
-        producer = wire.begin(name.joined, 600, deadline)
-        wire.send(producer, [Record(*part, None, str(number).encode(), ()) for part in parts], deadline)
+    with closing(KafkaRequests(broker.address, {})) as requests:
+        record = BranchRecord(name, "out", requests.cluster())
+        producer = requests.begin(name.joined, 600, deadline)
+        requests.send(producer, [Record(*part, None, str(number).encode(), ()) for part in parts], deadline)
         record = record._replace(evidence=evidence_of(producer, parts))
-        assert wire.end(producer, deadline, commit=True) == ""
+        assert requests.end(producer, deadline, commit=True) == ""
         broker.kill()
     broker.start()
-    with closing(Wire(broker.address, {})) as wire:
+    with closing(KafkaRequests(broker.address, {})) as requests:
         deadline = time.monotonic() + 60
-        state = wire.state(name.joined, deadline)
-        left = wire.left_open(producer, parts)
+        state = requests.state(name.joined, deadline)
+        left = requests.left_open(producer, parts)
         print(f"kill {number}: {state and state.state}, open in {len(left)}")
-        assert end_branch(wire, record, commit=True) == (BranchOutcome.COMMITTED, "")
-        assert wire.left_open(producer, parts) == []
+        assert end_branch(requests, record, commit=True) == (BranchOutcome.COMMITTED, "")
+        assert requests.left_open(producer, parts) == []
         forgotten = state is not None and state.state == "CompleteCommit" and bool(left)
     found = [each.value for each in broker.committed("out", range(PARTITIONS))]
     assert found.count(str(number).encode()) == PARTITIONS

@@ -141,7 +141,7 @@ FOREIGN = {
 #: Private parts of psycopg are in one file, each with the public way that was missing; those of PyMySQL in a folder.
 PRIVATE = {
     "txpool/resources/kafka/reader.py",
-    "txpool/resources/kafka/wire.py",
+    "txpool/resources/kafka/requests.py",
     "txpool/resources/postgresql/session/psycopg_private.py",
     "txpool/resources/mysql/pymysql/connection.py",
     "txpool/resources/mysql/pymysql/session.py",

@@ -86,7 +86,7 @@ class KafkaSession(MessageSession):
         if ambient.log is None and not isinstance(ambient, Subordinate):
             raise ProgrammingError(f"{self.name} cannot join {ambient.gtrid}: configure a decision log first")
         if self._topics is None:
-            self._topics = Topics(lambda each: MANAGER.wire_of(self.source).parts(each))
+            self._topics = Topics(lambda each: MANAGER.requests_of(self.source).parts(each))
         record = self._topics.record(topic, sent)
         part = ambient.enlist_datasource(self.source)
         with part.lock:  # PREPARE would leave out what another thread adds meanwhile
@@ -262,7 +262,7 @@ class KafkaSession(MessageSession):
         polled = consumer.poll(timeout_ms=int(max(0.0, timeout) * 1000))
         assigned = {place.partition: place for place in consumer.assignment()}
         if polled or assigned.keys() - self._buffers.keys():
-            found = MANAGER.wire_of(self.source).topic_id(self._topic)
+            found = MANAGER.requests_of(self.source).topic_id(self._topic)
             self._consumed.require_id(found, lambda number: self._position_or_start(OF_TOPIC, number))
         for number in self._buffers.keys() - assigned.keys():
             del self._buffers[number]

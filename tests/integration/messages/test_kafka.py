@@ -36,7 +36,7 @@ from txpool.resources.kafka import branch
 from txpool.resources.kafka.branch import KafkaWork, end_branch, evidence_of
 from txpool.resources.kafka.reader import read_any_header
 from txpool.resources.kafka.records import HeaderName, Producer, Record
-from txpool.resources.kafka.wire import Wire
+from txpool.resources.kafka.requests import KafkaRequests
 from txpool.xid import parse
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Site:
     def __init__(self, folder: Path, broker: Broker, topics: tuple[str, str]) -> None:
         self.folder, self.broker, self.topics = folder, broker, topics
         self.inward, self.outward = (txpool.session(folder / f"{name}.properties") for name in ("in", "out"))
-        self.wire = Wire(broker.address, {})
+        self.requests = KafkaRequests(broker.address, {})
 
     def sql(self, statement: str) -> list[Any]:
         with closing(sqlite3.connect(self.folder / "orders.db", isolation_level=None, timeout=LONG)) as connection:
@@ -63,7 +63,7 @@ class Site:
 
     def listed(self) -> list[str]:
         """Those of this test's node: other tests use the broker, too."""
-        return self.wire.listed(f"txp1:{node_of(self.topics)}:")
+        return self.requests.listed(f"txp1:{node_of(self.topics)}:")
 
     def again(self) -> MessageSession:
         """The session of a consumer that starts again."""
@@ -85,10 +85,10 @@ def site(kafka: Broker, topics: tuple[str, str], tmp_path: Path, monkeypatch: py
         made = Site(tmp_path, kafka, topics)
         yield made
         for name in made.listed():
-            state = made.wire.state(name, time.monotonic() + LONG)
+            state = made.requests.state(name, time.monotonic() + LONG)
             assert state is not None
-            made.wire.end(state.producer, time.monotonic() + LONG, commit=False)
-        made.wire.close()
+            made.requests.end(state.producer, time.monotonic() + LONG, commit=False)
+        made.requests.close()
 
 
 def texts(messages: list[ReceivedMessage]) -> list[str]:
@@ -487,15 +487,15 @@ def test_without_its_client_the_error_names_the_extra(tmp_path: Path, monkeypatc
 
 def prepared(site: Site, name: str, timeout: float = TIMEOUT / 1000) -> Producer:
     """A transaction that is as a dead process has left it."""
-    producer = site.wire.begin(name, timeout, time.monotonic() + LONG)
-    site.wire.send(producer, [Record(site.topics[1], 0, None, b"left", ())], time.monotonic() + LONG)
+    producer = site.requests.begin(name, timeout, time.monotonic() + LONG)
+    site.requests.send(producer, [Record(site.topics[1], 0, None, b"left", ())], time.monotonic() + LONG)
     return producer
 
 
 def record_of(site: Site, producer: Producer) -> BranchRecord:
     xid = parse(producer.transactional_id)
     assert xid is not None
-    return BranchRecord(xid, "out", site.wire.cluster(), evidence_of(producer, [(site.topics[1], 0)]))
+    return BranchRecord(xid, "out", site.requests.cluster(), evidence_of(producer, [(site.topics[1], 0)]))
 
 
 def name_of(site: Site) -> str:
@@ -511,53 +511,53 @@ def test_anybody_ends_what_is_prepared_and_again(site: Site) -> None:
     producer = prepared(site, name_of(site))
     record = record_of(site, producer)
     for _ in range(2):
-        assert end_branch(site.wire, record, commit=True) == (BranchOutcome.COMMITTED, "")
-    assert end_branch(site.wire, record, commit=False)[0] is BranchOutcome.COMMITTED
+        assert end_branch(site.requests, record, commit=True) == (BranchOutcome.COMMITTED, "")
+    assert end_branch(site.requests, record, commit=False)[0] is BranchOutcome.COMMITTED
     assert site.out() == [b"left"]
     other = record_of(site, prepared(site, name_of(site)))
-    assert end_branch(site.wire, other, commit=False)[0] is BranchOutcome.ROLLED_BACK
-    assert end_branch(site.wire, other, commit=True)[0] is BranchOutcome.ROLLED_BACK
-    assert end_branch(site.wire, record._replace(identity="other"), commit=True)[0] is BranchOutcome.UNKNOWN
-    assert end_branch(site.wire, record._replace(evidence={}), commit=True)[0] is BranchOutcome.UNKNOWN
+    assert end_branch(site.requests, other, commit=False)[0] is BranchOutcome.ROLLED_BACK
+    assert end_branch(site.requests, other, commit=True)[0] is BranchOutcome.ROLLED_BACK
+    assert end_branch(site.requests, record._replace(identity="other"), commit=True)[0] is BranchOutcome.UNKNOWN
+    assert end_branch(site.requests, record._replace(evidence={}), commit=True)[0] is BranchOutcome.UNKNOWN
 
 
 def test_what_the_broker_has_ended_by_itself_is_told(site: Site) -> None:
     record = record_of(site, prepared(site, name_of(site), timeout=0.1))
     deadline = time.monotonic() + LONG
-    while site.wire.state(record.xid.joined, deadline).state != "CompleteAbort":  # type: ignore[union-attr]
+    while site.requests.state(record.xid.joined, deadline).state != "CompleteAbort":  # type: ignore[union-attr]
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert end_branch(site.wire, record, commit=True)[0] is BranchOutcome.ROLLED_BACK
+    assert end_branch(site.requests, record, commit=True)[0] is BranchOutcome.ROLLED_BACK
 
 
 def test_a_stranger_who_takes_the_id_is_no_commit(site: Site) -> None:
     record = record_of(site, prepared(site, name_of(site)))
-    site.wire.begin(record.xid.joined, 30, time.monotonic() + LONG)
-    assert end_branch(site.wire, record, commit=True)[0] is BranchOutcome.LOST
+    site.requests.begin(record.xid.joined, 30, time.monotonic() + LONG)
+    assert end_branch(site.requests, record, commit=True)[0] is BranchOutcome.LOST
     assert site.out() == []
 
 
 def test_what_a_stranger_commits_under_the_id_is_not_ours(site: Site) -> None:
     record = record_of(site, prepared(site, name_of(site)))
     other = prepared(site, record.xid.joined)
-    site.wire.end(other, time.monotonic() + LONG, commit=True)
-    assert end_branch(site.wire, record, commit=True)[0] is BranchOutcome.LOST
+    site.requests.end(other, time.monotonic() + LONG, commit=True)
+    assert end_branch(site.requests, record, commit=True)[0] is BranchOutcome.LOST
 
 
 def test_a_topic_that_is_gone_hides_no_other_that_is_open(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(branch, "_VISIBLE", 0.1)
     producer = prepared(site, name_of(site))
     parts = [("gone", 0), (site.topics[1], 0)]
-    assert site.topics[1] in branch._left_open(site.wire, producer, parts)
-    assert end_branch(site.wire, record_of(site, producer), commit=True) == (BranchOutcome.COMMITTED, "")
+    assert site.topics[1] in branch._left_open(site.requests, producer, parts)
+    assert end_branch(site.requests, record_of(site, producer), commit=True) == (BranchOutcome.COMMITTED, "")
 
 
 def test_missing_markers_are_written(site: Site) -> None:
     producer = prepared(site, name_of(site))
     parts = [(site.topics[1], 0)]
-    assert site.wire.left_open(producer, parts) == parts
-    site.wire.write_markers(producer, parts, time.monotonic() + LONG, commit=True)
-    assert site.wire.left_open(producer, parts) == []
+    assert site.requests.left_open(producer, parts) == parts
+    site.requests.write_markers(producer, parts, time.monotonic() + LONG, commit=True)
+    assert site.requests.left_open(producer, parts) == []
     assert site.out() == [b"left"]
 
 
@@ -570,8 +570,8 @@ def test_markers_that_may_not_be_written_are_an_alarm(site: Site, monkeypatch: p
             raise ClusterAuthorizationFailedError
 
         patch.setattr(branch, "_VISIBLE", 0.1)
-        patch.setattr(Wire, "left_open", lambda wire, producer, parts: parts)
-        patch.setattr(Wire, "write_markers", refused)
+        patch.setattr(KafkaRequests, "left_open", lambda requests, producer, parts: parts)
+        patch.setattr(KafkaRequests, "write_markers", refused)
         reports = []
 
         def alarmed() -> bool:  # not while the broker says that it is being committed
@@ -627,14 +627,14 @@ def test_two_phase_commit_has_no_timeout(tmp_path: Path, require: Require) -> No
         stack.callback(broker.close)
         broker.start()
         broker.create_topics("out", partitions=2)
-        wire = stack.enter_context(closing(Wire(broker.address, {})))
-        assert wire.longest() == inf
+        requests = stack.enter_context(closing(KafkaRequests(broker.address, {})))
+        assert requests.longest() == inf
         deadline = time.monotonic() + LONG
-        kept, ended = wire.begin("kept", inf, deadline), wire.begin("ended", 1.0, deadline)
+        kept, ended = requests.begin("kept", inf, deadline), requests.begin("ended", 1.0, deadline)
         for part, producer in enumerate((kept, ended)):
-            wire.send(producer, [Record("out", part, None, b"kept", ())], deadline)
-        until(lambda: wire.state("ended", deadline).state == "CompleteAbort", 60)  # type: ignore[union-attr]
-        assert wire.end(kept, time.monotonic() + LONG, commit=True) == ""
+            requests.send(producer, [Record("out", part, None, b"kept", ())], deadline)
+        until(lambda: requests.state("ended", deadline).state == "CompleteAbort", 60)  # type: ignore[union-attr]
+        assert requests.end(kept, time.monotonic() + LONG, commit=True) == ""
         assert [each.value for each in broker.committed("out", (0, 1))] == [b"kept"]
 
 

@@ -29,7 +29,7 @@ _SCRIPT = """
     import txpool
     from tests.spark.losing_tasks import first_time, kill_executor
     from txpool import failpoints
-    from txpool.resources.kafka.wire import Wire
+    from txpool.resources.kafka.requests import KafkaRequests
     from txpool.spark import messages, write_messages
     from txpool.tm import ambient
 
@@ -62,13 +62,13 @@ _SCRIPT = """
         def __call__(self, rows):
             super().__call__(rows)
             if first_time(Path(folder, "dies having sent a part")):
-                send = Wire.send
+                send = KafkaRequests.send
 
-                def a_part(wire, producer, records, deadline):
-                    send(wire, producer, records[:1], deadline)
+                def a_part(requests, producer, records, deadline):
+                    send(requests, producer, records[:1], deadline)
                     kill_executor()
 
-                Wire.send = a_part
+                KafkaRequests.send = a_part
 
 
     said = []

@@ -7,7 +7,7 @@ import pytest
 from txpool.resources.base import BranchOutcome
 from txpool.resources.kafka.branch import _ended
 from txpool.resources.kafka.records import Producer
-from txpool.resources.kafka.wire import State
+from txpool.resources.kafka.requests import State
 from txpool.resources.recovery_access import LackOfRight
 
 

@@ -31,7 +31,7 @@ from txpool.xid import PREFIX, Xid, make_xid, parse
 
 if TYPE_CHECKING:
     from txpool.resources.kafka.records import Producer, Record
-    from txpool.resources.kafka.wire import State, Wire
+    from txpool.resources.kafka.requests import KafkaRequests, State
 
 logger = logging.getLogger("txpool")
 
@@ -61,8 +61,8 @@ def _parts_in(evidence: Mapping[str, str]) -> Parts:
 class KafkaWork(Work):
     """The messages of one transaction, which wait for its PREPARE."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, requests: KafkaRequests) -> None:
+        self._requests = requests
         self.records: list[Record] = []
         self.evidence: Mapping[str, str] = {}  #: What its branch's record has, once it is prepared.
 
@@ -76,11 +76,11 @@ class KafkaWork(Work):
         self.records.append(record)
 
     def prepare(self, xid: str) -> None:
-        timeout, deadline = self._wire.longest(), time.monotonic() + WAIT
-        if self._wire.state(xid, deadline) is not None:
+        timeout, deadline = self._requests.longest(), time.monotonic() + WAIT
+        if self._requests.state(xid, deadline) is not None:
             raise Refused(f"the transactional id {xid} is taken")  # to begin under it would end the other's
-        producer = self._wire.begin(xid, timeout, deadline)
-        self._wire.send(producer, self.records, deadline)
+        producer = self._requests.begin(xid, timeout, deadline)
+        self._requests.send(producer, self.records, deadline)
         self.evidence = evidence_of(producer, ((each.topic, each.part) for each in self.records))
 
     def rollback(self) -> None:
@@ -95,10 +95,10 @@ class KafkaBranch(BlockingBranch):
     needs_decision = True
     listed_in_part = True
 
-    def __init__(self, wire: Wire, work: KafkaWork, location: PrepareLocation, gtrid: str) -> None:
+    def __init__(self, requests: KafkaRequests, work: KafkaWork, location: PrepareLocation, gtrid: str) -> None:
         self.location = location
         self.record = BranchRecord(make_xid(gtrid, 0, location.datasource), location.datasource, location.identity)
-        self._wire, self._work = wire, work
+        self._requests, self._work = requests, work
         self._begun = self._prepared = False
 
     @property
@@ -134,7 +134,7 @@ class KafkaBranch(BlockingBranch):
         return PrepareVote.COMMIT
 
     def end(self, *, commit: bool) -> BranchOutcome:
-        outcome, failure = end_branch(self._wire, self.record, commit=commit)
+        outcome, failure = end_branch(self._requests, self.record, commit=commit)
         if failure:
             logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, failure)
         return outcome
@@ -150,7 +150,7 @@ class KafkaBranch(BlockingBranch):
         if not self._begun:
             return BranchOutcome.ROLLED_BACK
         try:  # what was sent without an answer may come late: a new epoch ends it, and refuses the rest
-            self._wire.begin(self.record.xid.joined, self._wire.longest(), time.monotonic() + WAIT)
+            self._requests.begin(self.record.xid.joined, self._requests.longest(), time.monotonic() + WAIT)
         except Exception as error:
             logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, described(error))
             return BranchOutcome.UNKNOWN
@@ -161,31 +161,31 @@ class KafkaBranch(BlockingBranch):
         return self.await_rollback()
 
 
-def end_branch(wire: Wire, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
+def end_branch(requests: KafkaRequests, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
     """End a prepared branch: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
     try:
-        identity = wire.cluster()
+        identity = requests.cluster()
         if record.identity and record.identity != identity:
             return BranchOutcome.UNKNOWN, f"the url leads to another cluster now: {identity}, not {record.identity}"
         producer = _producer_of(record)
         if producer is not None:
-            return _end(wire, producer, _parts_in(record.evidence), commit=commit)
-        found = wire.state(record.xid.joined, time.monotonic() + WAIT)  # it was listed, or never prepared
+            return _end(requests, producer, _parts_in(record.evidence), commit=commit)
+        found = requests.state(record.xid.joined, time.monotonic() + WAIT)  # it was listed, or never prepared
         if found is None:
             return BranchOutcome.LOST, ""
         if not commit:
-            return _end(wire, found.producer, [], commit=False)
+            return _end(requests, found.producer, [], commit=False)
     except Exception as error:
         return BranchOutcome.UNKNOWN, _why(error)
     return BranchOutcome.UNKNOWN, "its record has no producer id and epoch, by which it could be committed"
 
 
-def _end(wire: Wire, producer: Producer, parts: Parts, *, commit: bool) -> tuple[BranchOutcome, str]:
-    refused = wire.end(producer, time.monotonic() + WAIT, commit=commit)
+def _end(requests: KafkaRequests, producer: Producer, parts: Parts, *, commit: bool) -> tuple[BranchOutcome, str]:
+    refused = requests.end(producer, time.monotonic() + WAIT, commit=commit)
     if refused:
-        state = wire.state(producer.transactional_id, time.monotonic() + WAIT)
+        state = requests.state(producer.transactional_id, time.monotonic() + WAIT)
         return _ended(state, producer, refused, commit=commit)
-    left = _left_open(wire, producer, parts) if commit else ""
+    left = _left_open(requests, producer, parts) if commit else ""
     if left:
         return BranchOutcome.UNKNOWN, left
     return (BranchOutcome.COMMITTED if commit else BranchOutcome.ROLLED_BACK), ""
@@ -214,7 +214,7 @@ def _ended(found: State | None, producer: Producer, refused: str, *, commit: boo
     return BranchOutcome.UNKNOWN, LackOfRight(why) if refused.endswith("AUTHORIZATION_FAILED") else why
 
 
-def _left_open(wire: Wire, producer: Producer, parts: Parts) -> str:
+def _left_open(requests: KafkaRequests, producer: Producer, parts: Parts) -> str:
     """Empty once every partition has the commit; else what is wrong.
 
     A broker that was killed behind its answer may leave a partition open for ever (KAFKA-20734): its readers see
@@ -225,12 +225,12 @@ def _left_open(wire: Wire, producer: Producer, parts: Parts) -> str:
     deadline, written = time.monotonic() + _VISIBLE, False
     while True:
         try:
-            parts = wire.left_open(producer, parts)
+            parts = requests.left_open(producer, parts)
         except UnknownTopicOrPartitionError:
             parts, sent = [], parts
             for part in sent:
                 try:
-                    parts += wire.left_open(producer, [part])
+                    parts += requests.left_open(producer, [part])
                 except UnknownTopicOrPartitionError:
                     logger.warning("%s: %s partition %d is gone, and its messages with it", producer, *part)
         if not parts:
@@ -238,11 +238,11 @@ def _left_open(wire: Wire, producer: Producer, parts: Parts) -> str:
         if time.monotonic() >= deadline:
             if written:
                 return f"it is committed, and still open in {parts}"
-            state = wire.state(producer.transactional_id, time.monotonic() + WAIT)
+            state = requests.state(producer.transactional_id, time.monotonic() + WAIT)
             if state is None or state.state != "CompleteCommit":
                 return f"it is being committed, and open in {parts}"
             try:
-                wire.write_markers(producer, parts, time.monotonic() + WAIT, commit=True)
+                requests.write_markers(producer, parts, time.monotonic() + WAIT, commit=True)
             except KafkaError as error:
                 return _why(
                     error,
@@ -267,7 +267,7 @@ class KafkaRecovery(RecoveryOneByOne):
     If the connections are `shared` with a session, they stay.
     """
 
-    def __init__(self, connect: Callable[[], Wire], *, trusted: bool, shared: bool = False) -> None:
+    def __init__(self, connect: Callable[[], KafkaRequests], *, trusted: bool, shared: bool = False) -> None:
         super().__init__()
         self._connect = connect
         self._shared = shared
@@ -275,14 +275,14 @@ class KafkaRecovery(RecoveryOneByOne):
         self._roles: frozenset[str] | None = None if trusted else frozenset()
 
     def identity(self) -> str:
-        with self._connected() as wire:
-            return wire.cluster()
+        with self._connected() as requests:
+            return requests.cluster()
 
     def recover(self) -> list[PreparedBranch]:
         found = []
-        with self._connected() as wire:
-            for name in wire.listed(f"{PREFIX}:"):
-                xid, state = parse(name), wire.state(name, time.monotonic() + WAIT)
+        with self._connected() as requests:
+            for name in requests.listed(f"{PREFIX}:"):
+                xid, state = parse(name), requests.state(name, time.monotonic() + WAIT)
                 if xid is not None and state is not None and state.state in ("Ongoing", "PrepareCommit"):
                     evidence = evidence_of(state.producer, state.parts)
                     found.append(PreparedBranch(xid, roles=self._roles, evidence=evidence))
@@ -290,18 +290,18 @@ class KafkaRecovery(RecoveryOneByOne):
 
     def phase_two(self) -> EndedWhenAwaited:
         """The end of a pass's branches, over one client."""
-        wire = self._connect()
-        access = KafkaRecovery(lambda: wire, trusted=False, shared=True)
+        requests = self._connect()
+        access = KafkaRecovery(lambda: requests, trusted=False, shared=True)
         access._failures = self._failures
-        return EndedWhenAwaited(access, wire.close)
+        return EndedWhenAwaited(access, requests.close)
 
     def end(self, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
         try:
-            with self._connected() as wire:
-                return end_branch(wire, record, commit=commit)
+            with self._connected() as requests:
+                return end_branch(requests, record, commit=commit)
         except Exception as error:
             return BranchOutcome.UNKNOWN, _why(error)
 
-    def _connected(self) -> AbstractContextManager[Wire]:
-        wire = self._connect()
-        return nullcontext(wire) if self._shared else closing(wire)
+    def _connected(self) -> AbstractContextManager[KafkaRequests]:
+        requests = self._connect()
+        return nullcontext(requests) if self._shared else closing(requests)

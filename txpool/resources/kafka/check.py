@@ -13,7 +13,7 @@ from txpool.xid import PREFIX
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
-    from txpool.resources.kafka.wire import Wire
+    from txpool.resources.kafka.requests import KafkaRequests
     from txpool.resources.recovery_access import BranchRecovery
 
 _ANY = "any"
@@ -25,7 +25,12 @@ _EXPIRATION = "transactional.id.expiration.ms"
 
 
 def findings(
-    settings: DataSourceSettings, wire: Wire, recovery: BranchRecovery, topics: Sequence[str], *, timeout: float | None
+    settings: DataSourceSettings,
+    requests: KafkaRequests,
+    recovery: BranchRecovery,
+    topics: Sequence[str],
+    *,
+    timeout: float | None,
 ) -> Iterator[Finding]:
     """The findings about a session's topics, the first of which is its own.
 
@@ -33,8 +38,8 @@ def findings(
     """
     topic = topics[0]
     try:
-        cluster, longest = wire.cluster(), wire.longest()
-        copies = {each: wire.replicas(each) for each in topics}
+        cluster, longest = requests.cluster(), requests.longest()
+        copies = {each: requests.replicas(each) for each in topics}
         count = len(recovery.recover())
     except Exception as error:
         yield failure("connection", f"{settings.name} does not answer: {described(error)}")
@@ -43,9 +48,9 @@ def findings(
     yield ok("connection", f"{found}; {count} branches are prepared there")
     yield _of_timeout(longest, timeout)
     try:
-        brokers = wire.broker_settings(_COPIES, _LOG_IN_SYNC, _EXPIRATION)
+        brokers = requests.broker_settings(_COPIES, _LOG_IN_SYNC, _EXPIRATION)
         for each in topics:
-            in_sync = wire.topic_settings(each, _IN_SYNC).get(_IN_SYNC, "1")
+            in_sync = requests.topic_settings(each, _IN_SYNC).get(_IN_SYNC, "1")
             yield _of_copies(f"topic {each}", min(copies[each]), int(in_sync), _IN_SYNC)
         if _COPIES in brokers:
             what = "__transaction_state, where the broker keeps transactions,"
@@ -55,7 +60,7 @@ def findings(
     except Exception as error:
         why = "whether a message survives the loss of a broker is not known"
         yield warning("replication", f"the settings cannot be read: {described(error)}", why, "allow DescribeConfigs")
-    yield _of_rights(wire, trusted=_ANY in settings.prepared_owners)
+    yield _of_rights(requests, trusted=_ANY in settings.prepared_owners)
     if _ANY not in settings.prepared_owners:
         yield warning(
             "owners",
@@ -102,7 +107,7 @@ def _of_expiration(seconds: float) -> Finding:
     return warning("expiration", found, why, f"raise {_EXPIRATION}: its default is 604800000")
 
 
-def _of_rights(wire: Wire, *, trusted: bool) -> Finding:
+def _of_rights(requests: KafkaRequests, *, trusted: bool) -> Finding:
     """Who may use transactional ids as ours are."""
     from kafka import errors
     from kafka.admin import ACLFilter, ACLOperation, ACLPermissionType, ResourcePatternFilter, ResourceType
@@ -113,7 +118,7 @@ def _of_rights(wire: Wire, *, trusted: bool) -> Finding:
     do = f"let ACLs of the TransactionalId prefix {PREFIX}: allow Write and Describe to this application alone"
     why = "whoever may write such an id can end what is prepared under it, or begin it anew"
     try:
-        allowed, error = wire.client().describe_acls(asked)
+        allowed, error = requests.client().describe_acls(asked)
     except Exception as raised:
         allowed, error = [], type(raised)
     if isinstance(error, Exception):

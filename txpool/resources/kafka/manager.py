@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
     from txpool.datasource.source import Source
     from txpool.resources.deadlines import Deadlines
-    from txpool.resources.kafka.wire import Wire
+    from txpool.resources.kafka.requests import KafkaRequests
     from txpool.tm.transaction import Transaction
 
 #: The value of prepared.owners that says so.
 _ANY = "any"
 #: The arguments of kafka-python's consumer that are txpool's own: others would lose messages, or do them twice.
 _OWN = ("bootstrap_servers", "group_id", "enable_auto_commit", "auto_offset_reset", "isolation_level")
-_wires: WeakKeyDictionary[Any, tuple[Wire, str]] = WeakKeyDictionary()
+_requests: WeakKeyDictionary[Any, tuple[KafkaRequests, str]] = WeakKeyDictionary()
 
 
 def parking_topic(settings: DataSourceSettings) -> str | None:
@@ -57,12 +57,12 @@ class Kafka(ResourceManager):
                 raise settings.properties.error(f"driver.{key}", "must stay as txpool sets it: leave it out")
 
     def begin(self, source: Source, transaction: Any, timeout: float | None) -> tuple[KafkaWork, KafkaBranch]:
-        wire, cluster = self._of(source)
+        requests, cluster = self._of(source)
         if not isinstance(transaction, Subordinate):  # a task's was limited on the driver
-            limit(transaction, source.name, wire.longest())
-        work = KafkaWork(wire)
+            limit(transaction, source.name, requests.longest())
+        work = KafkaWork(requests)
         location = PrepareLocation(source.name, cluster, "", source.settings.file)
-        return work, KafkaBranch(wire, work, location, transaction.gtrid)
+        return work, KafkaBranch(requests, work, location, transaction.gtrid)
 
     def before_job(self, source: Source, transaction: Transaction) -> None:
         if _ANY not in source.settings.prepared_owners:
@@ -71,29 +71,29 @@ class Kafka(ResourceManager):
                 "and the driver adopts only what is proven to be its tasks'. If nobody else can connect, or ACLs keep "
                 f"others from transactional ids that begin with txp1:, write prepared.owners = {_ANY}. Nothing was sent"
             )
-        limit(transaction, source.name, self.wire_of(source).longest())
+        limit(transaction, source.name, self.requests_of(source).longest())
 
     def ends_after(self, settings: DataSourceSettings) -> float | None:
-        wire = self._wire(settings)
+        requests = self._requests(settings)
         try:
-            longest = wire.longest()
+            longest = requests.longest()
         finally:
-            wire.close()
+            requests.close()
         return None if longest == inf else longest
 
-    def wire_of(self, source: Source) -> Wire:
+    def requests_of(self, source: Source) -> KafkaRequests:
         """The connections to its cluster: the same each time, until it is closed."""
         return self._of(source)[0]
 
-    def _of(self, source: Source) -> tuple[Wire, str]:
-        found = _wires.get(source)
+    def _of(self, source: Source) -> tuple[KafkaRequests, str]:
+        found = _requests.get(source)
         if found is None:
-            wire = self._wire(source.settings)
-            found = _wires.setdefault(source, (wire, wire.cluster()))
-            if found[0] is wire:
-                source.when_closed += [lambda: _wires.pop(source, None), wire.close]
+            requests = self._requests(source.settings)
+            found = _requests.setdefault(source, (requests, requests.cluster()))
+            if found[0] is requests:
+                source.when_closed += [lambda: _requests.pop(source, None), requests.close]
             else:
-                wire.close()
+                requests.close()
         return found
 
     def options(self, settings: DataSourceSettings) -> dict[str, Any]:
@@ -110,11 +110,11 @@ class Kafka(ResourceManager):
         hosts = settings.url.removeprefix(self.schemes[0]).rpartition("@")[2].split("/")[0]
         return ",".join(each if ":" in each else f"{each}:9092" for each in hosts.split(","))
 
-    def _wire(self, settings: DataSourceSettings) -> Wire:
+    def _requests(self, settings: DataSourceSettings) -> KafkaRequests:
         self.require_client(settings)
-        from txpool.resources.kafka.wire import Wire
+        from txpool.resources.kafka.requests import KafkaRequests
 
-        return Wire(self.address(settings), self.options(settings))
+        return KafkaRequests(self.address(settings), self.options(settings))
 
     def require_client(self, settings: DataSourceSettings) -> None:
         """ConfigurationError if kafka-python is missing."""
@@ -127,11 +127,13 @@ class Kafka(ResourceManager):
             ) from error
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> KafkaRecovery:
-        return KafkaRecovery(lambda: self._wire(settings), trusted=_ANY in settings.prepared_owners)
+        return KafkaRecovery(lambda: self._requests(settings), trusted=_ANY in settings.prepared_owners)
 
     def adopting(self, source: Source, deadlines: Deadlines) -> OneByOne:
         return OneByOne(
-            KafkaRecovery(lambda: self.wire_of(source), trusted=_ANY in source.settings.prepared_owners, shared=True)
+            KafkaRecovery(
+                lambda: self.requests_of(source), trusted=_ANY in source.settings.prepared_owners, shared=True
+            )
         )
 
     def workload(self, source: Source) -> Any:
@@ -142,12 +144,12 @@ class Kafka(ResourceManager):
     def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
         from txpool.resources.kafka.check import findings
 
-        wire = self._wire(settings)
+        requests = self._requests(settings)
         try:
             topics = [settings.properties["topic"], *filter(None, [parking_topic(settings)])]
-            yield from findings(settings, wire, self.branch_recovery(settings), topics, timeout=timeout)
+            yield from findings(settings, requests, self.branch_recovery(settings), topics, timeout=timeout)
         finally:
-            wire.close()
+            requests.close()
 
 
 MANAGER = Kafka()

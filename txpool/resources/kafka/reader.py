@@ -1,4 +1,4 @@
-"""How a consumer of kafka-python's reads headers, over its private parts, as `wire.py`: it reads no name but UTF-8."""
+"""How a consumer of kafka-python's reads headers, by its private parts, as `requests.py`: no name but UTF-8."""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ class TopicWork:
         self._reading = Lock()
 
     def _part(self, key: str) -> int:
-        return self._parts.setdefault(key, len(self._parts) % self._manager.wire_of(self._source).parts(self._topic))
+        return self._parts.setdefault(
+            key, len(self._parts) % self._manager.requests_of(self._source).parts(self._topic)
+        )
 
     def write(self, work: KafkaWork, key: str) -> None:
         """Send a message."""

@@ -62,7 +62,7 @@ class State(NamedTuple):
     parts: frozenset[tuple[str, int]]
 
 
-class Wire:
+class KafkaRequests:
     """Requests to one cluster. Thread-safe: a thread of kafka-python's does the I/O. A fork gets one of its own."""
 
     def __init__(self, address: str, options: Mapping[str, Any]) -> None:

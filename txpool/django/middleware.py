@@ -10,7 +10,7 @@ from django.http import HttpResponse
 
 from txpool.django.sources import put_in_force
 from txpool.errors import TransactionError
-from txpool.web.answers import answer_to
+from txpool.web.responses import response_to
 
 logger = logging.getLogger("txpool")
 
@@ -33,6 +33,6 @@ class OutcomeMiddleware:
         if not isinstance(exception, TransactionError):
             return None
         logger.error("%s %s has not committed", request.method, request.path, exc_info=exception)
-        status, text = answer_to(exception)
+        status, text = response_to(exception)
         code, _, reason = status.partition(" ")
         return HttpResponse(text, status=int(code), reason=reason, content_type="text/plain; charset=utf-8")

@@ -17,7 +17,7 @@ from txpool.aio.block import begin, dismiss
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
-from txpool.web import answers
+from txpool.web import responses
 
 logger = logging.getLogger("txpool")
 
@@ -31,7 +31,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class TransactionMiddleware(answers.Middleware[Application, Scope]):
+class TransactionMiddleware(responses.Middleware[Application, Scope]):
     """Makes each HTTP request of an ASGI application one transaction of its own, in the event loop.
 
     It commits as the application has answered, and rolls back if that raised, if it was told before that the client has
@@ -45,14 +45,14 @@ class TransactionMiddleware(answers.Middleware[Application, Scope]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         ambient = current()
         within = (
-            ambient is not None and scope.get(answers.TRANSACTION) is ambient
+            ambient is not None and scope.get(responses.TRANSACTION) is ambient
         )  # another middleware's, which ends it
         if scope["type"] != "http" or within or (self._exclude is not None and self._exclude(scope)):
             await self._app(scope, receive, send)
             return
         block = await begin(self._timeout)
         given = scope.get("extensions")
-        scope[answers.TRANSACTION] = block.entered_transaction
+        scope[responses.TRANSACTION] = block.entered_transaction
         # Without those by which a response would pass by what is kept of it.
         scope["extensions"] = {name: each for name, each in (given or {}).items() if "response" not in name}
         try:
@@ -60,7 +60,7 @@ class TransactionMiddleware(answers.Middleware[Application, Scope]):
             exchange = _Exchange(block, scope, receive, send, rollback_on_status=rule, max_body=limit)
             await exchange.run(self._app)
         finally:
-            scope.pop(answers.TRANSACTION, None)
+            scope.pop(responses.TRANSACTION, None)
             scope["extensions"] = given or {}
             block.leave_context()
 
@@ -152,8 +152,8 @@ class _Exchange:
                 _NAME.fullmatch(name) and _VALUE.fullmatch(value)
             ):
                 raise ProgrammingError(f"{self._name}: the header {name!r} cannot be sent")
-            if name.lower() == b"content-type" and value.lower().startswith(answers.EVENT_STREAM.encode()):
-                raise answers.streams_events(self._name)
+            if name.lower() == b"content-type" and value.lower().startswith(responses.EVENT_STREAM.encode()):
+                raise responses.streams_events(self._name)
         status = int(message["status"])
         if not 200 <= status <= 599:
             raise ProgrammingError(f"{self._name}: {status} is no status of a response")
@@ -162,33 +162,33 @@ class _Exchange:
     def _add(self, message: Message) -> None:
         if not self._status:
             raise ProgrammingError(f"{self._name}: the application has not started its response")
-        answers.require_in_time(self._block.entered_transaction, self._status)
+        responses.require_in_time(self._block.entered_transaction, self._status)
         body = message.get("body", b"")
         if not isinstance(body, bytes | bytearray | memoryview):
             raise ProgrammingError(f"{self._name}: a body of {type(body).__name__} cannot be sent")
         self._size += len(body)
-        answers.require_size(self._name, self._size, self._limit)
+        responses.require_size(self._name, self._size, self._limit)
 
     def _require_complete(self) -> None:
         """Raise if the client would take the response for cut, or the application has given up a part of it."""
         self._require_client()
-        if self._scope["method"] == "HEAD" or self._status in answers.WITHOUT_BODY:
+        if self._scope["method"] == "HEAD" or self._status in responses.WITHOUT_BODY:
             return
         for name, value in self._messages[0].get("headers", ()):
             if name.lower() == b"content-length" and value != str(self._size).encode():
-                raise answers.is_cut(self._name, self._size, value.decode("latin-1"))
+                raise responses.is_cut(self._name, self._size, value.decode("latin-1"))
 
     async def _end(self) -> None:
         """End the transaction, and send the response; or an error, which is raised, too."""
         self._ending = True
         error = None
         if self._rollback_on_status(self._status):
-            error = answers.ErrorResponse(f"{self._name} was answered by {self._status}")
+            error = responses.ErrorResponse(f"{self._name} was answered by {self._status}")
         try:
             await dismiss(self._block, error)
         except TransactionError as failure:
             if error is None or not isinstance(failure, TransactionRolledBack):
-                logger.exception(answers.WITHHELD, self._name)
+                logger.exception(responses.WITHHELD, self._name)
                 self._failure = failure
                 await self._send_failure(failure)
                 raise
@@ -196,9 +196,9 @@ class _Exchange:
             await self._send_on(message)
 
     async def _send_failure(self, failure: TransactionError) -> None:
-        status, text = answers.answer_to(failure)
+        status, text = responses.response_to(failure)
         length = str(len(text.encode())).encode()
-        headers = [(b"content-type", answers.PLAIN_TEXT.encode()), (b"content-length", length)]
+        headers = [(b"content-type", responses.PLAIN_TEXT.encode()), (b"content-length", length)]
         await self._send_on({"type": "http.response.start", "status": int(status[:3]), "headers": headers})
         body = b"" if self._scope["method"] == "HEAD" else text.encode()
         await self._send_on({"type": "http.response.body", "body": body})

@@ -26,7 +26,7 @@ from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.functions import origin_of
 from txpool.tm.manager import get_manager
 from txpool.tm.transaction import Transaction
-from txpool.web.answers import TRANSACTION
+from txpool.web.responses import TRANSACTION
 
 try:
     from anyio import CancelScope, CapacityLimiter, to_thread

@@ -18,9 +18,9 @@ from urllib.parse import quote
 from txpool.errors import ProgrammingError, TransactionError, TransactionRolledBack
 from txpool.tm.ambient import current, make_ambient, restore_ambient
 from txpool.tm.demarcation.block import transaction
-from txpool.web import answers
-from txpool.web.answers import is_error
+from txpool.web import responses
 from txpool.web.received import received
+from txpool.web.responses import is_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +36,7 @@ _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # Latin-1, and no control chara
 _LENGTH = "content-length"
 
 
-class TransactionMiddleware(answers.Middleware["WSGIApplication", "WSGIEnvironment"]):
+class TransactionMiddleware(responses.Middleware["WSGIApplication", "WSGIEnvironment"]):
     """Makes each request of a WSGI application one transaction of its own. Thread-safe.
 
     It commits if the application has answered, and rolls back if that raised, if the request's body was cut
@@ -50,7 +50,7 @@ class TransactionMiddleware(answers.Middleware["WSGIApplication", "WSGIEnvironme
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         ambient = current()
         if (
-            ambient is not None and environ.get(answers.TRANSACTION) is ambient
+            ambient is not None and environ.get(responses.TRANSACTION) is ambient
         ):  # another middleware has begun it, and ends it
             return self._app(environ, start_response)
         if self._exclude is not None and self._exclude(environ):
@@ -61,12 +61,12 @@ class TransactionMiddleware(answers.Middleware["WSGIApplication", "WSGIEnvironme
             response = _Response(environ, self._max_body)
             failure = self._run(environ, response)
         finally:
-            environ.pop(answers.TRANSACTION, None)
+            environ.pop(responses.TRANSACTION, None)
             restore_ambient(token)
         if failure is None:
             start_response(response.status, response.headers)
             return response.chunks
-        logger.error(answers.WITHHELD, _request_name(environ), exc_info=failure)
+        logger.error(responses.WITHHELD, _request_name(environ), exc_info=failure)
         return _send_failure(failure, environ, start_response)
 
     def _run(self, environ: WSGIEnvironment, response: _Response) -> TransactionError | None:
@@ -78,16 +78,16 @@ class TransactionMiddleware(answers.Middleware["WSGIApplication", "WSGIEnvironme
         try:
             with transaction(self._timeout) as begun:
                 begun.may_be_empty = True
-                environ[answers.TRANSACTION] = begun
+                environ[responses.TRANSACTION] = begun
                 with closing(response.collected(self._app, environ)) as steps:
                     for _ in steps:
-                        answers.require_in_time(begun, response.code)
+                        responses.require_in_time(begun, response.code)
                 if body is not None:
                     body.require_uncut()  # also if the application has ignored that
                 commits = not (response.failed or self._rollback_on_status(response.code))
                 if not commits:
-                    raise answers.ErrorResponse(f"{_request_name(environ)} was answered by {response.status}")
-        except answers.ErrorResponse:
+                    raise responses.ErrorResponse(f"{_request_name(environ)} was answered by {response.status}")
+        except responses.ErrorResponse:
             return None
         except TransactionError as error:
             if commits is None:  # raised by the application, or before it could answer
@@ -135,10 +135,10 @@ class _Response:
         self._complete = True
         if not self.status:
             raise ProgrammingError(f"{self._request}: the application has not called start_response()")
-        if self._has_body and self.code not in answers.WITHOUT_BODY:
+        if self._has_body and self.code not in responses.WITHOUT_BODY:
             for name, value in self.headers:
                 if name.lower() == _LENGTH and int(value) != self._size:
-                    raise answers.is_cut(self._request, self._size, value)
+                    raise responses.is_cut(self._request, self._size, value)
 
     def start(self, status: str, headers: list[tuple[str, str]], error: Any = None, /) -> Callable[[bytes], object]:
         """WSGI's start_response. ProgrammingError if the server would refuse it after the decision."""
@@ -150,8 +150,8 @@ class _Response:
             number = name.lower() != _LENGTH or (value.isascii() and value.isdigit())
             if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value) and number):
                 raise ProgrammingError(f"{self._request}: the header {name!r} cannot be sent")
-            if name.lower() == "content-type" and value.lower().startswith(answers.EVENT_STREAM):
-                raise answers.streams_events(self._request)
+            if name.lower() == "content-type" and value.lower().startswith(responses.EVENT_STREAM):
+                raise responses.streams_events(self._request)
         if error is not None:  # nothing has been sent yet: the error page replaces the response
             self.failed = True
             self.chunks.clear()
@@ -166,7 +166,7 @@ class _Response:
         if not isinstance(chunk, bytes):
             chunk = bytes(memoryview(chunk))
         self._size += len(chunk)
-        answers.require_size(self._request, self._size, self._limit)
+        responses.require_size(self._request, self._size, self._limit)
         if chunk:
             self.chunks.append(chunk)
 
@@ -174,9 +174,9 @@ class _Response:
 def _send_failure(
     failure: TransactionError, environ: WSGIEnvironment, start_response: StartResponse
 ) -> Iterable[bytes]:
-    status, text = answers.answer_to(failure)
+    status, text = responses.response_to(failure)
     body = text.encode()
-    headers = [("Content-Type", answers.PLAIN_TEXT), ("Content-Length", str(len(body)))]
+    headers = [("Content-Type", responses.PLAIN_TEXT), ("Content-Length", str(len(body)))]
     try:
         raise failure
     except TransactionError:

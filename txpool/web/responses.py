@@ -1,4 +1,4 @@
-"""What WSGI and ASGI share: the middleware's settings, the responses that it refuses, the answer if a commit fails."""
+"""What WSGI and ASGI share: the middleware's settings, what it refuses, and its response if a commit fails."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ WITHHELD = "%s: the application's answer is withheld, since its commit failed"
 PLAIN_TEXT = "text/plain; charset=utf-8"
 
 #: The status, and the text.
-Answer = tuple[str, str]
+PlainResponse = tuple[str, str]
 
-_ROLLED_BACK: Answer = (
+_ROLLED_BACK: PlainResponse = (
     "503 Service Unavailable",
     "The transaction of this request was rolled back: what the request did within it does not stay. If it did nothing "
     "else, it may be sent again.\n",
 )
-_UNCERTAIN: Answer = (
+_UNCERTAIN: PlainResponse = (
     "500 Internal Server Error",
     "What has become of this request is not certain: it may have been done, as a whole or in part. Do not send it "
     "again before that is settled; the server's log names its transaction.\n",
@@ -42,8 +42,8 @@ class ErrorResponse(Exception):
     """The application has answered with an error: the transaction rolls back."""
 
 
-def answer_to(failure: TransactionError) -> Answer:
-    """The answer to a request whose transaction has ended so."""
+def response_to(failure: TransactionError) -> PlainResponse:
+    """The response to a request whose transaction has ended so."""
     return _ROLLED_BACK if isinstance(failure, TransactionRolledBack) else _UNCERTAIN
 
 

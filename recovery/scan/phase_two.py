@@ -26,7 +26,7 @@ T = TypeVar("T")
 #: Starts a call in a datasource's worker; returns what waits for it.
 Start = Callable[[Callable[[], Any]], Callable[[], Any]]
 #: How a branch has ended, or the error.
-Answer = BranchOutcome | Exception
+PhaseTwoReply = BranchOutcome | Exception
 
 #: How many answers a worker is asked for at once, at most.
 _AT_ONCE: Final = 64
@@ -152,9 +152,9 @@ class _BranchesOfOne:
         self.unsent: list[AskedBranch] = []
         #: Those that were sent and have no answer, in this order.
         self._sent: deque[AskedBranch] = deque()
-        self._answers: dict[AskedBranch, Answer] = {}
+        self._answers: dict[AskedBranch, PhaseTwoReply] = {}
         #: What waits for the answers that the worker was asked for, and where it puts them.
-        self._asked: tuple[Callable[[], object], dict[AskedBranch, Answer]] | None = None
+        self._asked: tuple[Callable[[], object], dict[AskedBranch, PhaseTwoReply]] | None = None
 
     def send(self) -> Callable[[], object]:
         """Start to send what is unsent. Returns what waits for that."""
@@ -162,7 +162,7 @@ class _BranchesOfOne:
         self._sent.extend(unsent)
         return self.start(partial(_send_each, unsent, self._answers))
 
-    def answer(self, branch: AskedBranch) -> Answer:
+    def answer(self, branch: AskedBranch) -> PhaseTwoReply:
         """The branch's outcome, or its error; NoAnswer if its time is over."""
         while branch not in self._answers and self._sent:
             finish, answers = self._asked or self._ask()
@@ -180,12 +180,12 @@ class _BranchesOfOne:
                 self._asked = self._ask()
         return self._answers.pop(branch, BranchOutcome.UNKNOWN)
 
-    def _ask(self) -> tuple[Callable[[], object], dict[AskedBranch, Answer]]:
-        answers: dict[AskedBranch, Answer] = {}
+    def _ask(self) -> tuple[Callable[[], object], dict[AskedBranch, PhaseTwoReply]]:
+        answers: dict[AskedBranch, PhaseTwoReply] = {}
         return self.start(partial(_await_some, list(islice(self._sent, self._most)), answers)), answers
 
 
-def _send_each(branches: Iterable[AskedBranch], errors: dict[AskedBranch, Answer]) -> None:
+def _send_each(branches: Iterable[AskedBranch], errors: dict[AskedBranch, PhaseTwoReply]) -> None:
     for branch in branches:
         try:
             branch.begin()
@@ -193,7 +193,7 @@ def _send_each(branches: Iterable[AskedBranch], errors: dict[AskedBranch, Answer
             errors[branch] = error
 
 
-def _await_some(branches: Sequence[AskedBranch], answers: dict[AskedBranch, Answer]) -> None:
+def _await_some(branches: Sequence[AskedBranch], answers: dict[AskedBranch, PhaseTwoReply]) -> None:
     """Put in `answers` how the first branches have ended: as many as a small part of the step's time allows."""
     left = within_step_timeout()
     until = None if left is None else monotonic() + left * _SHARE

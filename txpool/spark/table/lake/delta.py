@@ -71,7 +71,7 @@ class DeltaTask(FilesTask):
     state: TableState
     where: str
 
-    def made(self, numbers: str, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, list[Any]]:
+    def write_attempt(self, numbers: str, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, list[Any]]:
         schema = self.state.arrow(self.where)
         folder = Path(self.staged, f"{self.name}.{numbers}")
         try:

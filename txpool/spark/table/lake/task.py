@@ -61,11 +61,11 @@ class FilesTask(ABC):
         with traced(self.trace, self.gtrid, write=self.write, partition=partition, attempt=attempt):
             first = next((batch for batch in batches if batch.num_rows), None)
             if first is not None:
-                rows, size, files = self.made(f"{self.write}.{partition}.{attempt}", chain([first], batches))
+                rows, size, files = self.write_attempt(f"{self.write}.{partition}.{attempt}", chain([first], batches))
         return iter([PartitionResult(partition, attempt, (), {}, (rows, size), pickle.dumps(files)).pack()])
 
     @abstractmethod
-    def made(self, numbers: str, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, list[Any]]:
+    def write_attempt(self, numbers: str, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, list[Any]]:
         """The numbers of rows and bytes of an attempt, and its files, which are durable."""
 
     def converted(self, batch: pa.RecordBatch, kinds: pa.Schema) -> pa.RecordBatch:
@@ -90,7 +90,7 @@ class LakeTask(FilesTask):
     #: The table's metadata as JSON, without its snapshots.
     metadata: str
 
-    def made(self, numbers: str, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, list[Any]]:
+    def write_attempt(self, numbers: str, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, list[Any]]:
         with self.journals.attempt(self.gtrid, numbers) as journal:
             rows, files = self._files(journal, batches)
         return rows, sum(each.file_size_in_bytes for each in files), files

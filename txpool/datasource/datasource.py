@@ -80,7 +80,7 @@ class DataSource(PoolAdministration, Source):
         add_driver(self.driver_adapter.module)
         sql = manager.sql
         #: By statement, the command in it that surely ends or begins a transaction; None if only a connection tells.
-        self.ending = None if sql is None else sql.ending
+        self.transaction_commands = None if sql is None else sql.transaction_commands
         #: As `Database.sql_of`.
         self.sql_of = manager.sql_of
         #: The driver, if it can send BEGIN with a transaction's first statement.

@@ -55,10 +55,10 @@ class Enlistment(EnlistedStatements, Part):
 
     __slots__ = (
         "_driver",
-        "_ending",
         "_held",
         "_status",
         "_thread",
+        "_transaction_commands",
         "_unreusable",
         "_use",
         "branch",
@@ -126,9 +126,9 @@ class Enlistment(EnlistedStatements, Part):
                     savepoints = self._savepoints_on(pooled.raw)
                 if datasource.names_early:
                     cast("OpenBranch", branch).name(transaction.early_name(datasource.name))
-                ending = datasource.ending
-                if ending is None and (sql := datasource.sql_of(pooled.raw)) is not None:
-                    ending = sql.ending
+                commands = datasource.transaction_commands
+                if commands is None and (sql := datasource.sql_of(pooled.raw)) is not None:
+                    commands = sql.transaction_commands
             except BaseException:
                 datasource.pool.discard(pooled)
                 raise
@@ -136,7 +136,7 @@ class Enlistment(EnlistedStatements, Part):
                 datasource.pool.give_back(pooled)
                 return
             # No function is called up to the last line: a finaliser in it might open this, too.
-            self._driver, self._thread, self._ending = datasource.driver_adapter, thread, ending
+            self._driver, self._thread, self._transaction_commands = datasource.driver_adapter, thread, commands
             self.branch, self.raw, self.fixed_modes, self.savepoints = branch, pooled.raw, modes, savepoints
             self.cursors = pooled.results = results
             self._held, self._use = held, pooled.uses
@@ -150,7 +150,7 @@ class Enlistment(EnlistedStatements, Part):
     def settled_branch(self) -> OpenBranch | MarkedBranch:
         """Its branch, once what another thread does on the connection has ended; nothing new can begin there."""
         with self.lock:
-            self.pooled.ending = monotonic()  # type: ignore[union-attr]
+            self.pooled.completing_since = monotonic()  # type: ignore[union-attr]
             return self.branch
 
     def own_savepoints(self) -> SavepointStack:
@@ -197,7 +197,7 @@ class Enlistment(EnlistedStatements, Part):
             self._held.append(self.pooled)  # type: ignore[arg-type]
             raise
         try:
-            pooled.ending = 0.0
+            pooled.completing_since = 0.0
             if self.cursors or self.overrides is not None:
                 with self.lock:
                     reusable = self._restore() and reusable

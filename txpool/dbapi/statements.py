@@ -45,7 +45,7 @@ class PooledDatasource(TakesPart[Any], Protocol):
     required: Required | None
     joins_commits: bool
     names_early: bool
-    ending: KeptAnswers[bytes | str, str] | None
+    transaction_commands: KeptAnswers[bytes | str, str] | None
     begins_with: BeginsWithStatement | None
 
     @property
@@ -74,7 +74,7 @@ class EnlistedStatements:
         fixed_modes: frozenset[str]
         in_pipeline: bool
         _driver: Driver
-        _ending: Any
+        _transaction_commands: Any
 
     @property
     def is_fresh(self) -> bool:
@@ -121,9 +121,9 @@ class EnlistedStatements:
         first = False
         try:
             transaction = self.begin_use(handle)
-            ending = self._ending
-            if statement is not None and ending is not None:
-                command = ending[statement if type(statement) is str else handle.text_of_statement(statement)]
+            commands = self._transaction_commands
+            if statement is not None and commands is not None:
+                command = commands[statement if type(statement) is str else handle.text_of_statement(statement)]
                 if command:
                     raise would_end(command, self.datasource.name, self.gtrid)
             if self._fresh:

@@ -100,11 +100,11 @@ class Pooled(Generic[C]):
     __slots__ = (
         "__weakref__",
         "checked_at",
+        "completing_since",
         "connector",
         "dirty",
         "doubted",
         "dropped",
-        "ending",
         "expires",
         "gtrid",
         "holder",
@@ -156,7 +156,7 @@ class Pooled(Generic[C]):
         #: read it.
         self.since = 0.0
         #: When the end of its transaction has begun, in the same way.
-        self.ending = 0.0
+        self.completing_since = 0.0
         #: Weak references to what its user has open on it, and a forked child must not close.
         self.results: Collection[weakref.ref[Any]] = ()
         #: By the monotonic clock; 0 if the pool must not hand it out again.

@@ -63,21 +63,21 @@ class SqlDialect:
         return [reading.bare(text) for reading in self._readings_of(text)]
 
     @cached_property
-    def ending(self) -> KeptAnswers[bytes | str, str]:
+    def transaction_commands(self) -> KeptAnswers[bytes | str, str]:
         """By statement, the command in its text that surely ends or begins a transaction, as `COMMIT`; empty if none.
 
         It may be one of several statements. What is surely so is so in each of the server's modes.
         """
-        return KeptAnswers(self._ending_of)
+        return KeptAnswers(self._command_of)
 
-    def _ending_of(self, statement: bytes | str) -> str:
+    def _command_of(self, statement: bytes | str) -> str:
         text = text_of(statement)
         if _HINT.search(text) is None:
             return ""
-        commands = [self._ending_as(reading, text) for reading in self._readings_of(text)]
+        commands = [self._command_as(reading, text) for reading in self._readings_of(text)]
         return commands[0] if all(commands) and not _has_odd_parameter(text) else ""
 
-    def _ending_as(self, reading: Reading, text: str) -> str:
+    def _command_as(self, reading: Reading, text: str) -> str:
         heads = [reading.head(text)] if ";" not in text and "/*" not in text else self._certain_heads(reading, text)
         for head in heads:
             if self._ends.match(head) is not None:

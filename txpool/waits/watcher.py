@@ -71,7 +71,7 @@ class Watcher:
         """The connections whose statements are due. `due` gets when each statement is due next."""
         late = []
         for pooled in source.pool.state.all():
-            since = pooled.since or pooled.ending
+            since = pooled.since or pooled.completing_since
             if since and pooled.holder and not (pooled.plain and getattr(pooled.raw, "behind_pooler", False)):
                 at = self._due.get((id(pooled), since), since + after)
                 if at <= now:
@@ -83,7 +83,7 @@ class Watcher:
 
 def _waits(source: DataSource, late: list[Pooled[object]]) -> dict[Statement, WaitingStatement]:
     """Those that wait for prepared branches of ours. Whether they do may not be known: then that is logged."""
-    begun = [pooled.since or pooled.ending for pooled in late]
+    begun = [pooled.since or pooled.completing_since for pooled in late]
     try:
         holders = resolve_name(source.resource_manager.lock_holders or "")(source.settings, source.driver_adapter)
         with step_until(monotonic() + _LOOK_SECONDS):
@@ -101,7 +101,7 @@ def _waits(source: DataSource, late: list[Pooled[object]]) -> dict[Statement, Wa
         # What its own transaction has prepared is Spark's, whose driver sees to it: no recovery would end that.
         branches = tuple(branch for branch in held if branch.xid.gtrid != gtrid)
         work = () if branches else tuple(_work(source, {*held_by}))
-        if (branches or work) and since in (pooled.since, pooled.ending):  # else it has ended meanwhile
+        if (branches or work) and since in (pooled.since, pooled.completing_since):  # else it has ended meanwhile
             waits[id(pooled), since] = WaitingStatement(
                 source, gtrid, thread, monotonic() - since, branches, holders.certain, work
             )

@@ -59,7 +59,7 @@ def texts(draw: st.DrawFn, database: str) -> str:
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(text=texts("postgresql"))
 def test_postgresql(databases: Databases, text: str) -> None:
-    says = POSTGRESQL.ending[text]
+    says = POSTGRESQL.transaction_commands[text]
     ends = []
     for conforming in ("on", "off"):
         with psycopg.connect(databases.dsn("one"), autocommit=True) as connection:
@@ -81,7 +81,7 @@ MODES = ["", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES,ANSI_Q
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(text=texts("mysql"))
 def test_mariadb(mariadb: MySQLServer, text: str) -> None:
-    says = MYSQL.ending[text]
+    says = MYSQL.transaction_commands[text]
     ends = []
     for mode in MODES:
         connection: Any = mariadb.connect("one", client_flag=CLIENT.MULTI_STATEMENTS, autocommit=True)
@@ -115,7 +115,7 @@ def test_the_judge_tells_them_apart(databases: Databases, text: str) -> None:
             connection.pgconn.exec_(text.encode())
             ended[conforming] = connection.info.transaction_status is TransactionStatus.IDLE
     assert ended == {"on": True, "off": "\\" not in text}
-    assert bool(POSTGRESQL.ending[text]) is all(ended.values())
+    assert bool(POSTGRESQL.transaction_commands[text]) is all(ended.values())
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,4 @@ def test_mariadb_keeps_its_transaction(mariadb: MySQLServer, mode: str, text: st
         while cursor.nextset():
             pass
         cursor.execute("rollback to begun")  # an error after a COMMIT
-    assert MYSQL.ending[text] == ""
+    assert MYSQL.transaction_commands[text] == ""

@@ -177,17 +177,17 @@ SENT: list[tuple[SqlDialect, str]] = [
 
 @pytest.mark.parametrize(("dialect", "statement", "command"), ENDS, ids=lambda each: str(each)[:40])
 def test_it_surely_ends_or_begins_one(dialect: SqlDialect, statement: str, command: str) -> None:
-    assert dialect.ending[statement] == command
-    assert dialect.ending[statement.encode()] == command
+    assert dialect.transaction_commands[statement] == command
+    assert dialect.transaction_commands[statement.encode()] == command
     for swapped in (statement.upper(), f"\t\n{statement}", f"{statement} "):
         if "$a$" not in statement:
-            assert dialect.ending[swapped] == command
+            assert dialect.transaction_commands[swapped] == command
 
 
 @pytest.mark.parametrize(("dialect", "statement"), SENT, ids=lambda each: str(each)[:40])
 def test_it_is_not_certain(dialect: SqlDialect, statement: str) -> None:
-    assert dialect.ending[statement] == ""
-    assert dialect.ending[statement.encode()] == ""
+    assert dialect.transaction_commands[statement] == ""
+    assert dialect.transaction_commands[statement.encode()] == ""
 
 
 def test_the_secrets_of_a_statement_are_hidden() -> None:

@@ -72,7 +72,7 @@ def test_a_text_is_read_as_it_was_made(name: str, data: st.DataObject) -> None:
 @given(text=st.text(st.sampled_from("';\"`$-/*#[]()%@!\\\n aEx1;commit"), max_size=60))
 def test_any_text_is_read(name: str, text: str) -> None:
     dialect = DIALECTS[name]
-    assert dialect.ending[text] in {"", "COMMIT"}
+    assert dialect.transaction_commands[text] in {"", "COMMIT"}
     for statements in dialect.read(text):
         assert all(statement.head for statement in statements)
     assert len(dialect.without_literals(text)) <= 2 * len(text) + 4
@@ -125,7 +125,7 @@ def test_the_time_grows_with_the_length(name: str, piece: str) -> None:
     """Were it quadratic, this would take hours."""
     dialect = DIALECTS[name]
     text = "commit " + piece * (200_000 // len(piece))
-    assert dialect.ending[text] in ("", "COMMIT")
+    assert dialect.transaction_commands[text] in ("", "COMMIT")
     assert len(dialect.without_literals(text)) <= 2 * len(text) + 4
 
 

@@ -64,7 +64,7 @@ class PhaseTwoConnections:
         self._unreached = ""
         #: The one whose command was sent first is the first.
         self._connections: deque[_Connection] = deque()
-        self._queue: deque[_Ending] = deque()
+        self._queue: deque[_BranchEnd] = deque()
         self._outcomes: dict[AdoptedBranch, BranchOutcome] = {}
         #: The commands whose database remembers that it had ended the branch by itself.
         self._remembered: dict[AdoptedBranch, PhaseTwoCommand] = {}
@@ -82,7 +82,7 @@ class PhaseTwoConnections:
         if again:
             self._end_earlier(branch)
         self._failures.pop(branch.record.xid, None)
-        self._queue.append(_Ending(branch, COMMIT if committing else ROLLBACK))
+        self._queue.append(_BranchEnd(branch, COMMIT if committing else ROLLBACK))
         self._send()
 
     def finish(self, branch: AdoptedBranch) -> BranchOutcome:
@@ -114,21 +114,21 @@ class PhaseTwoConnections:
         """Wait for the answer to what was sent first, and send what is queued; False if nothing is on its way."""
         self._send()  # what an interrupt has kept from being sent
         for connection in self._connections:
-            ending = connection.ending
-            if ending is not None:
+            end = connection.end
+            if end is not None:
                 break
         else:
             return False
-        queue, command = self._queue, ending.command
-        if queue and queue[0] is ending:
+        queue, command = self._queue, end.command
+        if queue and queue[0] is end:
             queue.popleft()  # which an interrupt has prevented
         outcome = command.finish()
         if outcome is _UNKNOWN:
-            self._failures[ending.branch.record.xid] = command.failure
+            self._failures[end.branch.record.xid] = command.failure
         if command.remembered:
-            self._remembered[ending.branch] = command
-        self._outcomes[ending.branch] = outcome
-        connection.ending = None  # last: until then, an interrupt lets the answer be taken again
+            self._remembered[end.branch] = command
+        self._outcomes[end.branch] = outcome
+        connection.end = None  # last: until then, an interrupt lets the answer be taken again
         if command.overdue:  # the server hangs
             self._unreached = command.failure
             self._close(connection)
@@ -144,31 +144,31 @@ class PhaseTwoConnections:
             connection = self._free()
             if connection is None:
                 return
-            ending = queue[0]
-            if ending.begun and any(each.ending is ending for each in connections):
+            end = queue[0]
+            if end.begun and any(each.end is end for each in connections):
                 queue.popleft()  # which an interrupt has prevented
                 continue
-            ending.begun = True
-            earlier = ending.branch.command
-            ending.branch.command = ending.command = command = self._command(
-                ending.branch.record,
-                ending.verb,
+            end.begun = True
+            earlier = end.branch.command
+            end.branch.command = end.command = command = self._command(
+                end.branch.record,
+                end.verb,
                 self._driver,
                 self._deadlines,
                 answer_lost=earlier is not None and earlier.answer_lost,
                 level=self._level,
             )
-            connection.ending = ending
+            connection.end = end
             queue.popleft()
             command.start(connection.raw)
-        for each in [each for each in connections if each.ending is None]:
+        for each in [each for each in connections if each.end is None]:
             self._close(each)
 
     def _end_earlier(self, branch: AdoptedBranch) -> None:
         """Take what was begun with the branch from the queue, or wait for its answer."""
         for queued in [each for each in self._queue if each.branch is branch]:
             self._queue.remove(queued)
-        while any(each.ending is not None and each.ending.branch is branch for each in self._connections):
+        while any(each.end is not None and each.end.branch is branch for each in self._connections):
             self._take_answer()
         self._outcomes.pop(branch, None)
 
@@ -178,7 +178,7 @@ class PhaseTwoConnections:
         """A connection for the next command; None if there is none now. If there never will be, the queue is empty."""
         connections = self._connections
         for connection in reversed(connections):
-            if connection.ending is None:
+            if connection.end is None:
                 if self._command.can_send(connection.raw):
                     return connection
                 self._close(connection)
@@ -232,15 +232,15 @@ class PhaseTwoConnections:
 
 
 class _Connection:
-    __slots__ = ("ending", "raw")
+    __slots__ = ("end", "raw")
 
     def __init__(self, raw: RawConnection) -> None:
         self.raw = raw
         #: What is on its way over it; None if nothing is.
-        self.ending: _Ending | None = None
+        self.end: _BranchEnd | None = None
 
 
-class _Ending:
+class _BranchEnd:
     """The end of one branch."""
 
     __slots__ = ("begun", "branch", "command", "verb")

@@ -45,7 +45,7 @@ class DeltaResource(PlaceResource):
     """A folder of Delta tables."""
 
     def publish(self, xid: str) -> BranchOutcome | None:
-        with self.place.open() as hidden, self.place.ending(xid, hidden, appends=True) as manifest:
+        with self.place.open() as hidden, self.place.locked_manifest(xid, hidden, appends=True) as manifest:
             if manifest is None:
                 os.fsync(hidden.prepared)  # whoever has ended it: it may have been killed before this
                 return None
@@ -161,7 +161,7 @@ class DeltaResource(PlaceResource):
                     os.fsync(target)
 
     def withdraw(self, xid: str) -> BranchOutcome | None:
-        with self.place.open() as hidden, self.place.ending(xid, hidden, appends=True) as manifest:
+        with self.place.open() as hidden, self.place.locked_manifest(xid, hidden, appends=True) as manifest:
             if manifest is None:
                 os.fsync(hidden.prepared)
                 return None

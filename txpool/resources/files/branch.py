@@ -95,7 +95,7 @@ class FolderResource(PlaceResource):
 
 def publish(place: Place, xid: str) -> BranchOutcome | None:
     """Publish what is prepared under this name. LOST if a folder is neither staged nor published; None: no manifest."""
-    with place.open() as hidden, place.ending(xid, hidden) as manifest:
+    with place.open() as hidden, place.locked_manifest(xid, hidden) as manifest:
         if manifest is None:
             os.fsync(hidden.prepared)  # whoever has ended it: it may have been killed before this
             return None
@@ -192,7 +192,7 @@ def _succeed(hidden: Hidden, name: str, xid: str) -> None:
 
 def withdraw(place: Place, xid: str) -> BranchOutcome | None:
     """Roll back what is prepared under this name; None: no manifest. OperationalError if its publication has begun."""
-    with place.open() as hidden, place.ending(xid, hidden) as manifest:
+    with place.open() as hidden, place.locked_manifest(xid, hidden) as manifest:
         if manifest is None:
             os.fsync(hidden.prepared)
             return None

@@ -220,7 +220,7 @@ class Place:
             yield
 
     @contextmanager
-    def ending(self, xid: str, hidden: Hidden, *, appends: bool = False) -> Iterator[Manifest | None]:
+    def locked_manifest(self, xid: str, hidden: Hidden, *, appends: bool = False) -> Iterator[Manifest | None]:
         """The manifest, locked until its branch has ended; None if there is none. OperationalError if it is not ours.
 
         `appends` says whether it is to append to tables: whoever publishes folders would take that for nothing. Two who

@@ -29,9 +29,9 @@ SCRIPT = """
     from tests.spark.losing_tasks import dies_in_copy
     from txpool.spark import write_table
 
-    spark = SparkSession.builder.getOrCreate()
+    spark = SparkSession.builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", 250).getOrCreate()
     txpool.configure(node_name="driver", log_url="sqlite:///txlog", log_create=True)
-    rows = spark.range(0, 40000, numPartitions=2)
+    rows = spark.range(0, 1000, numPartitions=2)
     for number in range(2):
         with txpool.transaction():
             losing = rows.mapInArrow(dies_in_copy(Path.cwd() / f"once{number}"), rows.schema)
@@ -51,9 +51,9 @@ def test_executors_that_die_and_then_the_driver(
     create("orders", pa.schema([("id", pa.int64())]), **{"write.target-file-size-bytes": "1000"})
     killed = {"TXPOOL_FAILPOINTS": "coordinator.prepared=kill@2"}
     process = spark_process(SCRIPT, master="local-cluster[2,1,1024]", env=killed)
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=600)
     errors = Path(process.args[1]).with_suffix(".err").read_text()  # type: ignore[index,arg-type]
-    assert (process.returncode, output) == (-signal.SIGKILL, "2 40000 True\n"), errors[-8000:]
+    assert (process.returncode, output) == (-signal.SIGKILL, "2 1000 True\n"), errors[-8000:]
     assert (lake.parent / "once1").exists()
     made = {str(each) for each in lake.rglob("*.parquet")}
     assert [each for each in (lake / "_txpool").iterdir() if each.suffix == ".attempt"]
@@ -72,9 +72,9 @@ def test_executors_that_die_and_then_the_driver(
     else:
         pytest.fail(f"not swept: {report}")
     table = committed(databases, "orders")
-    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(40000))
-    assert databases.rows("two", "select count(*) from done") == [(40000,)]
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(1000))
+    assert databases.rows("two", "select count(*) from done") == [(1000,)]
     require_nothing_else(lake, table)
     assert {str(each) for each in lake.rglob("*.parquet")} < made
     with txpool.transaction():
-        assert txpool.lake.catalog("wh.properties").load_table("db.orders").scan().to_arrow().num_rows == 40000
+        assert txpool.lake.catalog("wh.properties").load_table("db.orders").scan().to_arrow().num_rows == 1000

@@ -91,7 +91,7 @@ class Work:
     def kill(self, role: str) -> None:
         process = self.running.pop(role)
         process.kill()
-        print(f"{role}: {process.communicate(timeout=60)[1][-6000:]}")
+        print(f"{role}: {process.communicate(timeout=600)[1][-6000:]}")
 
     def done(self) -> list[str]:
         with closing(sqlite3.connect(self.folder / "orders.db", timeout=60)) as connection:

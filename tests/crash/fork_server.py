@@ -65,7 +65,7 @@ class ForkServer:
         self._order(task="release")
 
     def close(self) -> None:
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=600)
 
     def _order(self, **order: Any) -> dict[str, Any]:
         assert self._process.stdin is not None

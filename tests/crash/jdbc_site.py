@@ -130,7 +130,7 @@ class JdbcSite(FolderSite):
     def close(self) -> None:
         asking, self._asking = self._asking, None
         if asking is not None:
-            asking.communicate(timeout=60)
+            asking.communicate(timeout=600)
 
     def rows(self, name: str) -> list[int]:
         query = "select id from t order by id"

@@ -116,7 +116,7 @@ def test_two_recoveries_at_once_reach_h2_over_tcp(
             ends = site.play([(number, names, points[number % 2]) for number in numbers])
             assert ends == [KILLED] * len(numbers)
             for scan in [site.begin_scan() for _ in range(3)]:
-                said, _ = scan.communicate(timeout=120)
+                said, _ = scan.communicate(timeout=600)
                 assert "heuristic" not in said.lower(), said
             scanned = site.scan()
             assert scanned.returncode == 0, scanned.stdout + scanned.stderr

@@ -110,7 +110,7 @@ class Work:
     def ended(self, role: str) -> tuple[int, str, str]:
         """How a process has ended, and what it has said."""
         process = self.running.pop(role)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=600)
         return process.wait(), output, errors
 
     def recover(self) -> None:

@@ -54,6 +54,6 @@ def tell(process: Child, *words: str) -> None:
 
 def finished(process: Child) -> list[str]:
     """All that it has said since, once it has ended well."""
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == 0
     return output.split()

@@ -163,7 +163,7 @@ class Site:
     def killed(self, source: str, *arguments: str, failpoints: str) -> None:
         """Run a child that one of its failpoints kills."""
         process = self.process(source, *arguments, failpoints=failpoints)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=600)
         assert process.returncode == -signal.SIGKILL, f"{process.returncode}\n{output}\n{errors}"
         # Its sessions outlive it for a moment, and what they are at may land meanwhile: wait until they are gone.
         for name in ("one", "two"):

@@ -69,7 +69,7 @@ def users(folder: Path, count: int, program: str = "sleep") -> Iterator[list[sub
     finally:
         for each in started:
             each.kill()
-            each.communicate(timeout=60)
+            each.communicate(timeout=600)
 
 
 def lives(pid: int) -> bool:
@@ -89,7 +89,7 @@ def test_it_is_one_and_ends_behind_the_last(tmp_path: Path) -> None:
                 each.kill()
                 each.wait(60)
             assert lives(server)
-            _, errors = started[2].communicate(timeout=60)
+            _, errors = started[2].communicate(timeout=600)
             assert (started[2].returncode, errors) == (0, "")
             until(lambda: not lives(server))
             assert all(map(lives, forked))
@@ -106,7 +106,7 @@ def test_it_is_one_and_ends_behind_the_last(tmp_path: Path) -> None:
 
 def test_what_cannot_be_started_is_said_and_does_not_stay(tmp_path: Path) -> None:
     with users(tmp_path, 1, "tail") as (user,):
-        _, errors = user.communicate(timeout=60)
+        _, errors = user.communicate(timeout=600)
     assert user.returncode == 1
     assert "it cannot be started" in errors
     (file,) = tmp_path.rglob("pid")

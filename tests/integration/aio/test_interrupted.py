@@ -37,7 +37,7 @@ def test_the_process_ends(site: Site, times: int) -> None:
         until(lambda: site.counts()["two"] >= 20)
         for _ in range(times):
             os.kill(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=600)
     finally:
         process.kill()
     assert "KeyboardInterrupt" in errors, errors

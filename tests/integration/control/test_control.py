@@ -117,7 +117,7 @@ def test_a_dead_processs_socket_is_removed_and_that_of_a_living_one_is_not(conf:
 def test_it_closes_at_the_processs_end(conf: Path, start: Start) -> None:
     child, _ = start()
     assert len(sockets(conf)) == 1
-    child.communicate(timeout=60)
+    child.communicate(timeout=600)
     assert child.returncode == 0
     assert sockets(conf) == []
     assert command(conf, "list").exit_code == TxpoolExitCode.OK

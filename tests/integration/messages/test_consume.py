@@ -65,7 +65,7 @@ def test_it_ends_after_the_batch(session: MessageSession) -> None:
     session.send("one")
     until(lambda: Path("shipped").exists() and Path("shipped").read_text() == "one\n")
     loop.send_signal(signal.SIGTERM)
-    out, said = loop.communicate(timeout=60)
+    out, said = loop.communicate(timeout=600)
     assert (loop.returncode, out) == (0, "1 done\n"), said
 
 

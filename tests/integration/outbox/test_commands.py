@@ -87,7 +87,7 @@ def test_a_relay_ends_after_the_message_in_delivery(folder: Folder) -> None:
         folder.send(each)
         until(lambda number=number: len(folder.delivered()) == number)  # type: ignore[misc]
     relay.send_signal(signal.SIGTERM)
-    _, said = relay.communicate(timeout=60)
+    _, said = relay.communicate(timeout=600)
     assert relay.returncode == 0, said
     assert "outbox of orders: messages are delivered" in said
     assert folder.delivered() == ["one", "two"]
@@ -105,7 +105,7 @@ def test_of_two_relays_of_a_file_one_waits(folder: Folder) -> None:
     folder.send("two")
     until(lambda: folder.delivered() == ["one", "two"])
     second.terminate()
-    second.communicate(timeout=60)
+    second.communicate(timeout=600)
     assert second.returncode == 0
 
 

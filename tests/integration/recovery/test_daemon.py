@@ -26,7 +26,7 @@ def test_the_daemon_recovers_reloads_and_ends_cleanly(site: Site) -> None:
         process.send_signal(1)
         lines_until(process, "every 1800 s")
         process.terminate()
-        _, rest = process.communicate(timeout=60)
+        _, rest = process.communicate(timeout=600)
         assert process.returncode == 0, rest
         assert "ended" in rest
         assert "Traceback" not in rest
@@ -43,7 +43,7 @@ def test_the_daemon_says_at_its_end_what_is_pending(site: Site) -> None:
     try:
         lines_until(process, "strange00000")
         process.send_signal(2)
-        _, rest = process.communicate(timeout=60)
+        _, rest = process.communicate(timeout=600)
         assert process.returncode == 0, rest
         assert f"still pending: {stranger}" in rest
     finally:

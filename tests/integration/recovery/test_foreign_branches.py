@@ -98,7 +98,7 @@ def test_a_row_that_decides_outranks_it(site: Site) -> None:
 @pytest.mark.usefixtures("mallory")
 def test_without_any_transaction_it_is_no_doubt_of_ours(site: Site) -> None:
     process = site.process(WRITER, *BOTH)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=600)
     assert output == "returned\n", errors
     site.command("scan")
     log = site.manager()

@@ -175,7 +175,7 @@ def test_the_check_answers_and_names_the_frozen_database(site: Site, mariadb: My
     extend(site, STEP)
     with stopped(mariadb):
         checked = site.process("from txpool.cli import app; app(['check', 'recovery.properties'])")
-        output, errors = checked.communicate(timeout=120)
+        output, errors = checked.communicate(timeout=600)
     assert checked.returncode == TxpoolExitCode.UNREACHABLE, output + errors
     assert "the server cannot be reached" in output.partition("datasource shop")[2]
 
@@ -195,7 +195,7 @@ def ended_by_sigterm(site: Site, await_start: Callable[[subprocess.Popen[str]], 
     try:
         await_start(process)
         process.send_signal(signal.SIGTERM)
-        said: str = process.communicate(timeout=60)[1]
+        said: str = process.communicate(timeout=600)[1]
     finally:
         process.kill()
         process.communicate()

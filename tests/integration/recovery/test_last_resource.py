@@ -94,7 +94,7 @@ def test_38_what_a_crash_elsewhere_leaves(site: Site, point: str) -> None:
 
 def test_38_without_a_crash_nothing_is_left(site: Site) -> None:
     process = site.process(WRITER, "one", "two", "till")
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=600)
     assert "returned" in output, errors
     assert site.counts() | {"till": tilled(site)} == {"one": 1, "two": 1, "ledger": 0, "till": 1}
     assert site.command("scan").returncode == ExitCode.OK

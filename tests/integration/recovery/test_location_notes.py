@@ -65,13 +65,13 @@ def test_a_note_is_there_before_the_first_prepare_and_holds_no_secret(site: Site
 
 def test_one_phase_needs_none(site: Site) -> None:
     process = site.process(WRITER, "one")
-    assert process.communicate(timeout=120)[0] == "returned\n"
+    assert process.communicate(timeout=600)[0] == "returned\n"
     assert notes(site) == []
 
 
 def test_where_it_cannot_be_noted_nothing_is_prepared(site: Site) -> None:
     process = site.process(WRITER, *BOTH, failpoints="log.note=raise")
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=600)
     assert "TransactionRolledBack" in errors
     assert site.databases.prepared() == []
     assert site.counts() == {"one": 0, "two": 0, "ledger": 0}

@@ -62,7 +62,7 @@ def test_a_suspended_daemon_does_nothing_restarts_included_until_it_is_resumed(
         lines_until(process, "is suspended since")
         site.killed(WRITER, *BOTH, failpoints=DECIDED)
         process.terminate()
-        _, rest = process.communicate(timeout=60)
+        _, rest = process.communicate(timeout=600)
         assert process.returncode == 0, rest
         # The last scan's sessions may have been ended together with the killed process's.
         assert "is suspended since" in rest or "its last scan failed" in rest

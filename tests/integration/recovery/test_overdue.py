@@ -125,7 +125,7 @@ def stopping(site: Site, point: str, *names: str) -> Iterator[tuple[Any, str]]:
 def resumed(process: Any) -> list[str]:
     """What it says once it goes on, until it has ended."""
     os.kill(process.pid, signal.SIGCONT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     return str(output).splitlines()
 

@@ -122,7 +122,7 @@ def processor(process: Any) -> float:
 def ended(process: Any) -> str:
     """What it says at its end, which is a clean one."""
     process.terminate()
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
     assert "Traceback" not in said
     return str(said)

@@ -67,7 +67,7 @@ def run(site: Site, source: str, returncode: int = 0) -> str:
     """What the process says on stderr; one that hangs is an error here."""
     process = site.interpreter(source)
     try:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=600)
     finally:
         process.kill()
     assert process.returncode == returncode, f"{process.returncode}\n{output}\n{errors}"

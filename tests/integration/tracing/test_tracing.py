@@ -86,7 +86,7 @@ def gtrid_in(site: Site) -> str:
 
 def test_a_trace_of_one_job_over_three_databases_in_a_file(site: Site) -> None:
     process = site.process(TRACED, *BOTH, "ledger")
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=600)
     assert (process.returncode, output) == (0, "returned\n"), errors
     found = exported(site)
     assert len({span["context"]["trace_id"] for span in found}) == 1
@@ -210,7 +210,7 @@ def test_a_note_stays_where_its_own_process_has_met_a_heuristic_outcome(site: Si
                 connect(f"{name}.properties").cursor().execute("insert into t values (1)")
     """
     process = site.process(ending, site.databases.dsn("two"))
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=600)
     assert "HeuristicMixed" in errors
     (shown,) = site.manager().in_doubt()
     assert ([each.datasource for each in shown.heuristics], shown.note) == (["two"], "invoice 42")

@@ -54,7 +54,7 @@ class Beside:
         text = self.site.conf.read_text().replace("datasources = ", "datasources = exports.properties, ")
         self.site.conf.write_text(text)
         process = start(self.site, "new", "", "-m", "recovery", "scan", "--conf", "recovery.properties")
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=600)
         assert process.returncode in (0, 1), output + errors
 
     def files(self) -> dict[str, str]:
@@ -115,7 +115,7 @@ def test_it_refuses_a_file_of_a_driver_that_it_does_not_know(beside: Beside, sto
     text = beside.site.conf.read_text().replace("datasources = ", "datasources = exports.properties, ")
     beside.site.conf.write_text(text)
     process = start(beside.site, "old", "", "-m", "recovery", "scan", "--conf", "recovery.properties")
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode not in (0, 1), output + errors
     assert "exports" in output + errors
     assert beside.files() == left

@@ -80,7 +80,7 @@ class Beside:
         text = self.site.conf.read_text().replace("datasources = ", "datasources = wh.properties, ")
         self.site.conf.write_text(text)
         process = start(self.site, version, "", "-m", "recovery", "scan", "--conf", "recovery.properties")
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=600)
         return process.returncode, output + errors
 
     def files(self) -> dict[str, bytes]:

@@ -200,7 +200,7 @@ def test_this_version_works_in_what_the_former_has_left_and_notes_where(site: Fo
         site.start(WRITER, "25", "one", "two"),
     ]
     for process in started:
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=600)
         assert process.returncode in (0, -signal.SIGKILL), output + errors
     site.disconnect()
     notes = texts(site.kept("memos where kind = 'datasource'", "text"))

@@ -45,12 +45,12 @@ def command(site: Former, version: str, *arguments: str, user: str = "") -> tupl
     """The exit code of `txpool-recovery`, and all that it has said."""
     configure(site, version, user)
     process = start(site, version, "", "-m", "recovery", *arguments, "--conf", "recovery.properties")
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=600)
     return process.returncode, output + errors
 
 
 def ended(process: subprocess.Popen[str], code: int = 0) -> str:
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode == code, output + errors
     return output + errors
 
@@ -228,7 +228,7 @@ def without_two(site: Former, version: str) -> tuple[int, str]:
     site.conf.write_text(text)
     (site.folder / "two.properties").unlink()
     process = start(site, version, "", "-m", "recovery", "scan", "--conf", str(site.conf))
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=600)
     return process.returncode, output + errors
 
 

@@ -113,7 +113,7 @@ def test_an_adopted_log_keeps_its_notes_and_forgets_who_has_written_them(former:
     """So recovery still reports what is noted and not configured, and leaves every earlier branch alone."""
     site = former(store)
     process = site.start(WRITER, "21", "one", "two", failpoints="coordinator.decided=kill")
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
     assert process.returncode == -signal.SIGKILL
     site.disconnect()
     before = site.stored()

@@ -267,7 +267,7 @@ def test_nothing_is_looked_into_where_the_configuration_says_none(watched: Site)
 def test_a_forked_child_has_a_watcher_of_its_own(watched: Site) -> None:
     left_by_a_dead_process(watched, *BOTH)
     process = watched.process(FORKED)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=600)
     assert (process.returncode, output.split()) == (0, ["child", "parent"]), errors
     assert errors.count("has executed for") == 1, errors
 

@@ -69,7 +69,7 @@ def test_nobody_else_can_enter_and_nothing_is_left() -> None:
     assert driver.stdout is not None
     address = Path(driver.stdout.readline().strip())
     assert stat.S_IMODE(address.parent.stat().st_mode) == 0o700
-    driver.communicate("", timeout=60)
+    driver.communicate("", timeout=600)
     assert not address.parent.exists()
     with pytest.raises(OperationalError, match="the driver's process does not answer"):
         ask_driver(str(address), 1)

@@ -76,7 +76,7 @@ def test_every_row_lands_exactly_once_whenever_the_driver_is_killed(
 
     def killed(dies_after: int = -1, **environment: str) -> bool:
         process = spark_process(_SCRIPT, str(sources), str(dies_after), env=environment)
-        process.communicate(timeout=240)
+        process.communicate(timeout=600)
         return process.returncode == -signal.SIGKILL
 
     def held() -> list[int]:

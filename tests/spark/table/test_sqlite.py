@@ -360,6 +360,6 @@ def test_rows_that_executors_have_lost_are_not_computed_again(
             threading.Event().wait(0.1)
         for executor in {int(ran.name.rpartition("-")[2]) for ran in sources.glob("ran-*")}:
             os.kill(executor, signal.SIGKILL)
-    output, _ = driver.communicate(timeout=240)
+    output, _ = driver.communicate(timeout=600)
     assert "Checkpoint block" in output
     assert rows() == databases.rows("one", "table landed") == databases.prepared() == []

@@ -63,7 +63,7 @@ def test_the_daemon_ends_cleanly_with_a_jvm_inside(
         while databases.prepared() and time.monotonic() < until:
             time.sleep(0.1)
         daemon.terminate()
-        output, _ = daemon.communicate(timeout=60)
+        output, _ = daemon.communicate(timeout=600)
     finally:
         daemon.kill()
     assert databases.prepared() == []

@@ -1,8 +1,9 @@
 """Tests of which the seed chooses some: of a test with the mark `part(n)` one case in n runs, over each log's store.
 
 With `part(n, each=("world",))` it is one in n for each value of these parameters, too. Of the other tests with the mark
-`costly`, and of those that start a Spark of their own, one in six runs; and none with the mark `long`.
+`costly`, and of those that start a Spark of their own, one in ten runs; and none with the mark `long`.
 Others run with each seed (TXPOOL_CRASH_SEED), and all with TXPOOL_CRASH_FULL=1, or where a test is named by its id.
+With TXPOOL_ONE_IN=n, one in n of all these runs: in a second environment, they look for what differs there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from tests.crash.evidence import SEED, evidence_of
 T = TypeVar("T")
 
 #: Of the tests that are costly, one in so many runs.
-COSTLY = 6
+COSTLY = 10
+#: Of all that is left, one in so many.
+ONE_IN = int(os.environ.get("TXPOOL_ONE_IN", "1"))
 
 FULL = os.environ.get("TXPOOL_CRASH_FULL") == "1"
 
@@ -41,6 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             costly.append(item)
     samples = [(found, -(-len(found) // part)) for (part, *_), found in cases.items()]
     leave_out(config, items, [*samples, (costly, -(-len(costly) // COSTLY)), (long, 0)])
+    leave_out(config, items, [([*items], -(-len(items) // ONE_IN))])
 
 
 def in_full(config: pytest.Config) -> bool:

@@ -62,6 +62,7 @@ class Watched:
             return int(count)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("branches", "connections"), [(200, 1), (200, 8), (2_000, 8)])
 def test_a_job(server: LoggedPostgres, tmp_path: Path, branches: int, connections: int) -> None:
     txpool.configure(node_name="driver", log_url=f"sqlite:///{tmp_path}/txlog", log_create=True)

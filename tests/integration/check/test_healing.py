@@ -13,6 +13,8 @@ from txpool.config.settings import RecoverySettings
 from txpool.demo.server import EmbeddedPostgres
 from txpool.setup.stores import initialise
 
+pytestmark = pytest.mark.part(2)
+
 
 def mark(place: Place) -> Path:
     """A marked datasource whose table is right."""

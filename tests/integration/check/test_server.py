@@ -6,6 +6,8 @@ import re
 import socket
 from pathlib import Path
 
+import pytest
+
 from tests.integration.check.place import PASSWORD, Place, checked, pooler_before, standby_of
 from txpool.cli import TxpoolExitCode
 from txpool.config.settings import RecoverySettings
@@ -110,6 +112,7 @@ def test_a_url_that_leaves_out_a_primary_which_only_reads_by_default(place: Plac
     assert answer.about("connection")[0]["do"].endswith("SET default_transaction_read_only = off")
 
 
+@pytest.mark.costly
 def test_a_standby_and_its_primary(tmp_path: Path, careless: EmbeddedPostgres) -> None:
     place = Place(tmp_path, careless)
     assert careless.folder is not None
@@ -131,6 +134,7 @@ def test_a_standby_and_its_primary(tmp_path: Path, careless: EmbeddedPostgres) -
     )
 
 
+@pytest.mark.costly
 def test_a_pooler_in_between(place: Place) -> None:
     with pooler_before(place.server) as port:
         url = place.url.replace(f":{place.server.port}/", f":{port}/")
@@ -160,6 +164,7 @@ def test_nobody_there(tmp_path: Path, server: EmbeddedPostgres) -> None:
     assert "no such host is known here" in unknown["do"]
 
 
+@pytest.mark.costly
 def test_functions_that_leave_something_in_the_session(place: Place) -> None:
     bodies = {
         "setof record": [

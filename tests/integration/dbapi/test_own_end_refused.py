@@ -20,6 +20,8 @@ from txpool.engine import create_engine
 if TYPE_CHECKING:
     from tests.conftest import Databases
 
+pytestmark = pytest.mark.part(2)
+
 NOT_SENT = "was not sent: nothing was done, and the transaction goes on"
 COMMANDS: tuple[LiteralString, ...] = (
     "commit",

@@ -15,6 +15,7 @@ from txpool.errors import LogError
 from txpool.log import SqlLog, adopt_log, create_log, open_log
 
 
+@pytest.mark.costly
 def test_17_a_missing_log_is_an_error_and_is_not_made(place: LogPlace) -> None:
     password = Secret(place.password)
     with pytest.raises(LogError, match=r"is missing.*log\.create = true"):

@@ -18,6 +18,8 @@ from txpool.outbox import Message
 from txpool.outbox import relay as relays
 from txpool.xid import make_gtrid
 
+pytestmark = pytest.mark.part(2)
+
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:

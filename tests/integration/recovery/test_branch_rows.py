@@ -30,6 +30,8 @@ from txpool.xid import make_gtrid, make_xid, split_gtrid
 if TYPE_CHECKING:
     from tests.conftest import Databases
 
+pytestmark = pytest.mark.part(2)
+
 NAMES = ("pg", "maria")
 PASSWORDS = {"pg": "TXPOOL_TEST_PG_PASSWORD", "maria": "TXPOOL_TEST_MARIA_PASSWORD"}
 #: A process that is killed at a failpoint of its transaction; the number is its row.

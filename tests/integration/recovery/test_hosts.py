@@ -101,6 +101,7 @@ def heard(process: subprocess.Popen[str], what: str, times: int = 1) -> None:
     raise AssertionError(f"it has ended without saying {what!r}:\n{''.join(lines)}")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("names", "point", "committed"), POINTS)
 def test_the_daemon_of_another_host_ends_what_a_killed_coordinator_left(
     site: Site, stays: Stays, daemon: Any, names: tuple[str, ...], point: str, committed: bool
@@ -227,6 +228,7 @@ def test_by_hand_once_the_log_was_adopted_and_knows_no_node(
     assert site.command("scan", conf="elsewhere").returncode == ExitCode.OK
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("verb", ["commit", "rollback"])
 def test_by_hand_from_another_host(site: Site, verb: str) -> None:
     site.killed(WRITER, *BOTH, failpoints=f"coordinator.{'decided' if verb == 'commit' else 'prepared'}=kill")

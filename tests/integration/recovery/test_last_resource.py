@@ -15,6 +15,8 @@ import pytest
 from recovery.cli import ExitCode
 from tests.support.recovery_site import HOLDER, WRITER, Site, end
 
+pytestmark = pytest.mark.part(2)
+
 
 @pytest.fixture(params=["sqlite", "sql"])
 def site(request: pytest.FixtureRequest, tmp_path: Path, databases: Any) -> Site:

@@ -26,6 +26,8 @@ from txpool.errors import ProgrammingError
 from txpool.log import open_log
 from txpool.xid import make_gtrid, make_xid
 
+pytestmark = pytest.mark.part(2)
+
 PREPARED = "coordinator.prepared=kill"
 
 

@@ -21,6 +21,8 @@ from tests.support.waiting import until
 from txpool.datasource import DataSource
 from txpool.resources.marked.xids import Xids
 
+pytestmark = pytest.mark.part(2)
+
 PREPARED, DECIDED = "coordinator.prepared=kill", "coordinator.decided=kill"
 SHOP_PASSWORD = "TXPOOL_TEST_SHOP_PASSWORD"  # the name of a variable
 

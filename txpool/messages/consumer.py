@@ -1,17 +1,20 @@
 """The loop of a consumer: a function gets batches of messages, each within a transaction.
 
 A batch that has failed is done again one message after another, so that one bad message costs the others nothing. Each
-such try is counted before it begins, in a transaction of its own: so it counts also if the process is killed. For that
-the first batch of a process is done one by one, too. What proves nothing against the message is not counted: an outage
-of a datasource, a conflict with others, a transaction in doubt. Such a try is given back, durably, before the next one.
+such try is counted before the function is called, by the transaction that holds the message, and outside of it: so it
+counts also if the process is killed, and no other consumer sees it while the function is at work. For that the first
+batch of a process is done one by one, too. What proves nothing against the message is not counted: an outage of a
+datasource, a conflict with others, a transaction in doubt. Such a try is given back, durably, while the message is
+held. If that cannot be written, it is written before the next one.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,7 @@ from txpool.errors import (
     HeuristicCommit,
     HeuristicHazard,
     HeuristicMixed,
+    NotSupportedError,
     TransactionInDoubt,
     described,
     require_done,
@@ -35,6 +39,7 @@ from txpool.tm.manager import get_manager
 
 if TYPE_CHECKING:
     from txpool.datasource import Source
+    from txpool.tm.transaction import Transaction
 
 logger = logging.getLogger("txpool.messages")
 
@@ -42,12 +47,24 @@ Work = Callable[[list[ReceivedMessage]], object]
 #: The longest wait before a message is tried again, in seconds; the first is one second, and each is twice the last.
 _LONGEST_WAIT = 60.0
 _PAUSE = 0.05
-#: For how many seconds the consumer that began a message's last try may yet take it, before another one parks it.
-_GRACE = 1.0
 #: After so many failures in a row that are nobody's fault it goes on otherwise.
 _FAILURES = 3
 #: What has ended so is never done again by itself.
 _NEVER_AGAIN = (HeuristicMixed, HeuristicHazard)
+
+
+class _AllTried(Exception):
+    """All tries of the message have begun, and none is at work."""
+
+
+@dataclass
+class _Try:
+    """A try of a message by itself."""
+
+    message: ReceivedMessage
+    #: How many others had begun by then, and not ended.
+    beside: int
+    is_open: bool = True
 
 
 class Consumer:
@@ -58,10 +75,8 @@ class Consumer:
     ) -> None:
         require_plain(function, "the consumer")
         self._of, self._function, self._most, self._poll = of, function, max_messages, poll
-        #: Messages whose last try does not count, which is still to be written.
-        self._owed: list[ReceivedMessage] = []
-        #: The id of the message that the last look has found, if all its tries had begun.
-        self._full: str | None = None
+        #: Tries that do not count, which is still to be written.
+        self._owed: list[_Try] = []
         self.__doc__ = function.__doc__
 
     def __call__(self, messages: list[ReceivedMessage]) -> object:
@@ -114,17 +129,20 @@ class Consumer:
         return done
 
     def _give_back(self, source: MessageSession) -> None:
-        self._owed = [each for each in self._owed if not source.give_back(each)]
+        while self._owed:
+            source.give_back(self._owed[-1].message, self._owed[-1].beside)
+            self._owed.pop()
 
     def _batch(self, source: MessageSession) -> tuple[int, bool, bool]:
         """How many messages were done, whether none has failed, and whether there were none."""
         received: list[ReceivedMessage] = []
 
-        def receive() -> list[ReceivedMessage]:
+        def work(_: Transaction) -> None:
             received.extend(source.receive(self._most))
-            return received
+            if received:
+                require_done("the consumer", self._function(received))
 
-        done, failure = self._attempt(source, receive)
+        done, failure = self._attempt(source, work, received)
         if failure is not None:
             logger.warning("%s: a batch is done again, one message after another: %s", source.name, described(failure))
         return done, failure is None, not received
@@ -132,57 +150,87 @@ class Consumer:
     def _one(self, source: MessageSession) -> bool | None:
         """Whether the next message was done, by itself; None if there was none."""
         self._give_back(source)
-        message = source.begin_one()
-        if message is None:
-            return None
-        seen, self._full = self._full, None
-        if message.tries >= source.parking_after:
-            if seen == message.id:
-                self._park(source, message, "no try of it has ended")
-            else:
-                self._full = message.id
-                self._owed.append(message)  # this look is none
-                time.sleep(_GRACE)
-            return False
+        tries: list[_Try] = []
         taken: list[ReceivedMessage] = []
 
-        def receive() -> list[ReceivedMessage]:
-            taken.extend([message] if source.receive_one(message) else [])
-            return taken
+        def work(ambient: Transaction) -> None:
+            message = source.take_one()
+            if message is not None:
+                taken.append(message)
+                with self._counted(source, message, tries):
+                    taken[:] = [tries[0].message]
+                    link(ambient, taken)
+                    if why := source.why_unreadable(message):
+                        raise NotSupportedError(why)
+                    require_done("the consumer", self._function([*taken]))
 
-        done, failure = self._attempt(source, receive, [message])
-        if failure is None and not taken and message not in self._owed:  # another consumer was faster
-            self._owed.append(message)
+        try:
+            done, failure = self._attempt(source, work, taken)
+        except _AllTried:
+            self._park(source, taken[0], "no try of it has ended")
+            return False
+        except KeyboardInterrupt:
+            with suppress(Exception):
+                self._give_back(source)
+            raise
+        if failure is not None and (not tries or tries[0] in self._owed):
+            raise failure  # the function has not failed
+        if not taken:
+            return None
         if failure is not None:
-            text, tries = described(failure), message.tries + 1
-            if tries >= source.parking_after:
+            message, text, number = taken[0], described(failure), taken[0].tries + 1
+            if number >= source.parking_after:
                 self._park(source, message, text)
             else:
-                logger.warning("%s: try %d of message %s has failed: %s", source.name, tries, message.id, text)
-                source.failed(message, text, doubled(1.0, tries - 1, _LONGEST_WAIT))
+                logger.warning("%s: try %d of message %s has failed: %s", source.name, number, message.id, text)
+                delay = doubled(1.0, number - 1, _LONGEST_WAIT)
+                source.failed(message, text, delay, is_open=tries[0].is_open)
         return bool(done)
 
-    def _attempt(
-        self,
-        source: MessageSession,
-        receive: Callable[[], list[ReceivedMessage]],
-        counted: Sequence[ReceivedMessage] = (),
-    ) -> tuple[int, Exception | None]:
-        """How many messages were done, in one transaction; and the error, if that has rolled back.
+    @contextmanager
+    def _counted(self, source: MessageSession, message: ReceivedMessage, tries: list[_Try]) -> Iterator[None]:
+        """A try of a message that the ambient transaction holds: it is counted before the block, and ends with it.
 
-        `counted` are those of which a try has begun. Raises what is no message's fault.
+        It is added to `tries`. Raises _AllTried if all have begun: who holds the message knows that nobody else is at
+        work with it.
         """
-        messages: list[ReceivedMessage] = []
+        if message.tries >= source.parking_after:
+            raise _AllTried
+        with source.counting(message) as beside:
+            if message.tries + beside >= source.parking_after:
+                raise _AllTried
+            begun = _Try(replace(message, tries=message.tries + beside), beside)
+            self._owed.append(begun)  # it may be counted from here on
+        tries.append(begun)
+        try:
+            yield
+        except BaseException as error:
+            # Who interrupts a process says nothing against the message that it has.
+            if isinstance(error, KeyboardInterrupt | TransactionInDoubt) or is_outage(error):
+                with suppress(Exception):  # else before the next one
+                    self._give_back(source)
+            else:
+                self._owed.remove(begun)
+            raise
+        source.end_tries(message)  # who kills the process at the commit may do so for any message
+        begun.is_open = False
+        self._owed.remove(begun)
+
+    def _attempt(
+        self, source: MessageSession, work: Callable[[Transaction], None], messages: Sequence[ReceivedMessage]
+    ) -> tuple[int, Exception | None]:
+        """How many messages the work has received and done, in one transaction; and the error, if that has rolled back.
+
+        Raises what is no message's fault.
+        """
         try:
             with transaction() as ambient:
                 ambient.may_be_empty = True
-                messages += receive()
-                link(ambient, messages if counted else [])  # a session's receive() does so itself
-                if messages:
-                    require_done("the consumer", self._function(messages))
+                work(ambient)
+        except _AllTried:
+            raise
         except (TransactionInDoubt, HeuristicCommit) as error:
             logger.warning("%s: %d messages: %s", source.name, len(messages), described(error))
-            self._owed += counted if isinstance(error, TransactionInDoubt) else ()
             return 0, None
         except _NEVER_AGAIN as error:
             logger.error("%s: %d messages were done in part: %s", source.name, len(messages), described(error))
@@ -192,12 +240,6 @@ class Consumer:
         except Exception as error:
             if not is_outage(error):
                 return 0, error
-            self._owed += counted
-            raise
-        except KeyboardInterrupt:  # somebody stops the process, whatever the message is
-            self._owed += counted
-            with suppress(Exception):
-                self._give_back(source)
             raise
         if ambient.unanswered:
             self._recover()

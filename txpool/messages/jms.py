@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
@@ -33,6 +34,13 @@ _POLL = 0.1
 #: Without the key: a stock broker takes a message for a dead letter, or drops it, at its tenth delivery.
 _MOST_TRIES = 7
 _BROWSED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _UnreadableMessage(ReceivedMessage):
+    """A message that cannot be received."""
+
+    why: str = ""
 
 
 class JmsSession(MessageSession):
@@ -154,9 +162,11 @@ class JmsSession(MessageSession):
     def _begun(self, raw: JmsConnection, found: Any, place: str) -> ReceivedMessage:
         try:
             return self._message(raw, found)
-        except NotSupportedError:  # receive_one() says so, as often as it is tried
+        except NotSupportedError as error:
             tries = max(0, int(found.getIntProperty("JMSXDeliveryCount")) - 1)
-            return ReceivedMessage(None, None, {}, place, int(found.getJMSTimestamp()) / 1000, place, tries)
+            return _UnreadableMessage(
+                None, None, {}, place, int(found.getJMSTimestamp()) / 1000, place, tries, str(error)
+            )
 
     def wait(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
@@ -168,15 +178,16 @@ class JmsSession(MessageSession):
                 return False
             time.sleep(min(_POLL, left))
 
-    def begin_one(self) -> ReceivedMessage | None:
-        return self._next()  # the broker counts the tries, and keeps the count
-
-    def receive_one(self, message: ReceivedMessage) -> bool:
+    def take_one(self) -> ReceivedMessage | None:
+        message = self._next()
+        if message is None or message.tries >= self.parking_after:
+            return message
         with self._branch() as raw:
             found = self._take(raw, message)
-            if found is not None:
-                self._message(raw, found)
-        return found is not None
+            return None if found is None else self._begun(raw, found, message.place)
+
+    def why_unreadable(self, message: ReceivedMessage) -> str:
+        return message.why if isinstance(message, _UnreadableMessage) else ""
 
     def _take(self, raw: JmsConnection, message: ReceivedMessage) -> Any:
         selector = f"JMSMessageID = '{message.place}'" if _is_named(message.place) else _UNNAMED
@@ -188,7 +199,7 @@ class JmsSession(MessageSession):
             )
         return found
 
-    def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
+    def failed(self, message: ReceivedMessage, error: str, delay: float, *, is_open: bool) -> None:
         self._later[message.place] = time.monotonic() + delay
 
     def park(self, message: ReceivedMessage, error: str) -> str:

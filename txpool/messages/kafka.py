@@ -28,6 +28,7 @@ from txpool.messages.kafka_received import LOOKS, OF_TOPIC, ConsumedTopic, Recei
 from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, apart, database_of
 from txpool.resources.kafka.manager import MANAGER, parking_topic
 from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tables_of
+from txpool.resources.messages.tries import Tried
 from txpool.tm.completion.status import Status
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.subordinate import Subordinate
@@ -180,36 +181,35 @@ class KafkaSession(MessageSession):
             self._unassigned = 0 if self._kafka().assignment() else self._unassigned + 1
             return not 0 < self._unassigned < LOOKS and has_read_all(self._kafka(), self._buffers)
 
-    def begin_one(self) -> ReceivedMessage | None:
-        with self._alone(), transaction() as ambient:
-            ambient.may_be_empty = True
+    def take_one(self) -> ReceivedMessage | None:
+        with self._alone():
             for number, buffer in [*self._buffers.items()]:
                 if not buffer.records or buffer.not_before > time.monotonic():
                     continue
-                position, tries = self._position(number)
-                if self._trim(number, buffer, position) and buffer.records:
-                    with self._cursor() as cursor:
-                        if tables_of(self.datasource).try_again(cursor, self._part(number), position):
-                            return message_of(self._topic, buffer.records[0], position, tries)
+                with self._cursor() as cursor:
+                    held = tables_of(self.datasource).position(cursor, self._part(number), hold=True)
+                if held is None:
+                    self._position(number)  # another consumer has it, unless it is gone
+                elif self._trim(number, buffer, held[0]) and buffer.records:
+                    message = message_of(self._topic, buffer.records[0], *held)
+                    if message.tries < self.parking_after:
+                        self._begun(ambient_transaction())[number] = held[0], message.place.offset + 1
+                    return message
         return None
 
-    def receive_one(self, message: ReceivedMessage) -> bool:
-        part, offset, position = message.place
-        if self._position(part)[0] != position:
-            return False
-        self._begun(ambient_transaction())[part] = position, offset + 1
-        return True
+    def _tried(self, message: ReceivedMessage) -> Tried:
+        part, _, position = message.place
+        return Tried(*self._part(part), position, message.id)
 
-    def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
-        buffer = self._buffers.get(message.place.part)
-        if buffer is not None:
+    def failed(self, message: ReceivedMessage, error: str, delay: float, *, is_open: bool) -> None:
+        tables, (part, _, position) = tables_of(self.datasource), message.place
+        with transaction(), self._cursor() as cursor:
+            tables.failed(cursor, self._part(part), position)
+            if is_open:
+                with tables.within(self.datasource, cursor) as tries:
+                    tables.take_back(tries, self._tried(message))
+        if (buffer := self._buffers.get(part)) is not None:
             buffer.not_before = time.monotonic() + delay
-
-    def give_back(self, message: ReceivedMessage) -> bool:
-        with transaction() as ambient, self._cursor() as cursor:
-            ambient.may_be_empty = True
-            tables_of(self.datasource).forget_try(cursor, self._part(message.place.part), message.place.begun)
-        return True
 
     def park(self, message: ReceivedMessage, error: str) -> str:
         from txpool.resources.kafka.records import REFUSED
@@ -235,6 +235,8 @@ class KafkaSession(MessageSession):
                 position = self._position(part)[0]
                 if position > offset or not tables.advance(cursor, self._part(part), position, offset + 1):
                     raise _DoneAlready
+                with tables.within(self.datasource, cursor) as tries:
+                    tables.forget_tries(tries, self._tried(message))
                 if topic is None:
                     tables.insert(cursor, queue, Outgoing(message.id, message.body, key, headers, 0), error)
                 else:  # in the same transaction as the position
@@ -343,7 +345,7 @@ class KafkaSession(MessageSession):
             yield connection.cursor()
 
     def _position(self, number: int) -> tuple[int, int]:
-        """The position, and how often the message there was begun by itself."""
+        """The position, and how many tries of the message there have failed."""
         with self._cursor() as cursor:
             found = tables_of(self.datasource).position(cursor, self._part(number))
         if found is None:

@@ -8,8 +8,9 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.messages.session import MessageSession, ReceivedMessage, apart, database_of
+from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, apart, database_of
 from txpool.resources.messages.tables import Outgoing, QueuedRow, tables_of
+from txpool.resources.messages.tries import QUEUED, Tried
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
 
@@ -152,36 +153,27 @@ class QueueSession(MessageSession):
                     waiting.add(key)
         return False
 
-    def begin_one(self) -> ReceivedMessage | None:
-        with transaction() as ambient:
-            found = self._held(ambient, 1)
-            with self._cursor() as cursor:
-                for row in found:
-                    self._tables.count(cursor, row.number)
+    def take_one(self) -> ReceivedMessage | None:
+        found = self._held(ambient_transaction(), 1)
+        if found and found[0].tries < self.parking_after:
+            self._delete(found)
         return _message(found[0]) if found else None
 
-    def receive_one(self, message: ReceivedMessage) -> bool:
-        with self._cursor() as cursor:
-            held = self._hold(cursor, [(message.place, message.key, True)], 1, {})
-        if held:
-            self._delete(held)
-        return bool(held)
+    def _tried(self, message: ReceivedMessage) -> Tried:
+        return Tried("", self._queue, QUEUED, message.place, message.id)
 
-    def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
+    def failed(self, message: ReceivedMessage, error: str, delay: float, *, is_open: bool) -> None:
         with transaction(), self._cursor() as cursor:
             self._tables.later(cursor, self._queue, message.place, delay, error)
-
-    def give_back(self, message: ReceivedMessage) -> bool:
-        with transaction(), self._cursor() as cursor:
-            if self._tables.read(cursor, self._queue, [message.place]):
-                self._tables.uncount(cursor, message.place)
-                return True
-            behind = self._tables.window(cursor, self._queue, message.place - 1)
-            return not any(number == message.place for number, *_ in behind)  # else another transaction holds it
+            if is_open:
+                with self._tables.within(self._datasource, cursor) as tries:
+                    self._tables.take_back(tries, self._tried(message))
 
     def park(self, message: ReceivedMessage, error: str) -> str:
         with transaction(), self._cursor() as cursor:
             was_there = self._tables.park(cursor, self._queue, message.place, self.parking, error)
+            with self._tables.within(self._datasource, cursor) as tries:
+                self._tables.forget_tries(tries, self._tried(message))
         return self.parking if was_there else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -17,6 +17,7 @@ from txpool.datasource import find, find_source
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.locks import Lock
 from txpool.resources.messages.tables import Outgoing, tables_of
+from txpool.resources.messages.tries import Tried
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.transactional import transactional
@@ -45,7 +46,7 @@ class ReceivedMessage:
     time: float
     #: How the session finds it again.
     place: Any = field(repr=False)
-    #: How often a consumer has begun it by itself.
+    #: How often a consumer has tried it by itself before.
     tries: int = 0
 
     @property
@@ -188,20 +189,55 @@ class MessageSession(ABC):
         return True
 
     @abstractmethod
-    def begin_one(self) -> ReceivedMessage | None:
-        """The next message, of which one more try begins: that is written durably. None if there is none now."""
+    def take_one(self) -> ReceivedMessage | None:
+        """Take the next message within the ambient transaction, by itself. None if there is none that nobody has.
+
+        It may stay if all its tries have failed: then it is to be parked.
+        """
+
+    def why_unreadable(self, message: ReceivedMessage) -> str:
+        """Why what was taken is no message that can be received; empty if it is one."""
+        return ""
+
+    def _tried(self, message: ReceivedMessage) -> Tried | None:
+        """What counts its tries; None if the broker does so."""
+        return None
+
+    @contextmanager
+    def counting(self, message: ReceivedMessage) -> Iterator[int]:
+        """How many tries of a message that was taken have begun, and not ended. Behind the block one more has begun.
+
+        That is written durably, outside the ambient transaction. If the block raises, none begins.
+        """
+        tried = self._tried(message)
+        if tried is None:
+            yield 0
+            return
+        tables = tables_of(self.datasource)
+        with tables.apart(self.datasource) as cursor, closing(self.datasource.connect()) as connection:
+            yield tables.tries(cursor, tried)
+            tables.begin_try(cursor, tried, connection.cursor())
+
+    def end_tries(self, message: ReceivedMessage) -> None:
+        """Write durably that all tries that have begun have ended: the message's work is done."""
+        if (tried := self._tried(message)) is not None:
+            tables = tables_of(self.datasource)
+            with tables.apart(self.datasource) as cursor:
+                tables.forget_tries(cursor, tried)
+
+    def give_back(self, message: ReceivedMessage, beside: int) -> None:
+        """Write durably that a try does not count, which has begun beside so many others, or was to begin."""
+        if (tried := self._tried(message)) is not None:
+            tables = tables_of(self.datasource)
+            with tables.apart(self.datasource) as cursor:
+                tables.take_back(cursor, tried, beside)
 
     @abstractmethod
-    def receive_one(self, message: ReceivedMessage) -> bool:
-        """Take that message within the ambient transaction; False if another consumer has it, or had it."""
+    def failed(self, message: ReceivedMessage, error: str, delay: float, *, is_open: bool) -> None:
+        """Write durably that a try has failed, and why; `is_open` if it has begun, and not ended.
 
-    @abstractmethod
-    def failed(self, message: ReceivedMessage, error: str, delay: float) -> None:
-        """Write why its try has failed, durably. It is received again after `delay` seconds at the earliest."""
-
-    def give_back(self, message: ReceivedMessage) -> bool:
-        """Write durably that the try that has begun does not count; False if that cannot be written yet."""
-        return True
+        The message is received again after `delay` seconds at the earliest.
+        """
 
     @abstractmethod
     def park(self, message: ReceivedMessage, error: str) -> str:

@@ -547,6 +547,27 @@ def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
     assert site.broker.bodies(site.inward.parking) == ["bad"]
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_message_is_tried_so_often_and_no_more(site: Site, left: int) -> None:
+    """Also if tries before have not ended, as those of a process that was killed."""
+    site.inward.parking, site.inward.parking_after = f"parked-{site.queues[0]}", 2
+    site.inward.send("bad")
+    for _ in range(left):
+        with pytest.raises(KeyError), txpool.transaction():
+            assert site.inward.take_one() is not None
+            raise KeyError
+    tries: list[int] = []
+
+    @txpool.consumer(site.inward, poll=0.1)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        tries.append(messages[0].tries)
+        raise ValueError
+
+    assert ship.run(lambda: site.inward.parked()[0] == 1) == 0
+    assert tries == [0, 1][left:]
+    assert site.broker.bodies(site.inward.parking) == ["bad"]
+
+
 def test_messages_that_their_senders_have_given_no_id(site: Site) -> None:
     """As JMS allows: each has one of its own, the same each time."""
     site.inward.parking = f"parked-{site.queues[0]}"

@@ -174,6 +174,31 @@ def test_a_zombie_commits_nothing(site: Site) -> None:
         assert site.inward.receive(1, timeout=0.5) == []
 
 
+def taken(inward: MessageSession, *, counts: bool = False) -> ReceivedMessage:
+    """The next message: a transaction has taken it by itself, and rolled back, with a try that counts or not."""
+    until(lambda: inward.wait(1), LONG)
+    with pytest.raises(KeyError), txpool.transaction():
+        message = inward.take_one()
+        assert message is not None
+        if counts:
+            with inward.counting(message):
+                pass
+        raise KeyError
+    return message
+
+
+def test_tries_that_have_not_ended_count_for_their_message_alone(site: Site) -> None:
+    """As those do whose process was killed."""
+    site.inward.parking_after = 2
+    sent = [site.inward.send(text) for text in ("one", "two")]
+    assert [taken(site.inward, counts=True).id for _ in range(2)] == [sent[0]] * 2
+    done: list[str] = []
+    ship = txpool.consumer(site.inward, poll=5)(lambda messages: done.extend(texts(messages)))
+    assert ship.run(lambda: bool(done)) == 1
+    assert done == ["two"]
+    assert site.sql("select body, error from txpool_messages") == [(b"one", "no try of it has ended")]
+
+
 @pytest.mark.costly
 def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
     for text in ("one", "bad", "two", "three"):
@@ -204,10 +229,7 @@ def test_a_topic_takes_what_is_parked_in_the_positions_transaction(site: Site) -
         if "bad" in texts(messages):
             raise ValueError("bad")
 
-    deadline = time.monotonic() + LONG
-    while (message := inward.begin_one()) is None:
-        inward.wait(1)
-        assert time.monotonic() < deadline
+    message = taken(inward)
     with failpoints.arming("coordinator.prepared", "raise"), pytest.raises(txpool.Error):
         inward.park(message, "bad")
     assert site.broker.committed(parked) == []
@@ -427,11 +449,7 @@ def test_a_position_that_a_rebalance_has_set_back_is_put_right(site: Site) -> No
 
 def test_what_waits_for_another_try_fills_no_memory(site: Site) -> None:
     site.inward.send("bad")
-    deadline = time.monotonic() + LONG
-    while (message := site.inward.begin_one()) is None:
-        site.inward.wait(1)
-        assert time.monotonic() < deadline
-    site.inward.failed(message, "bad", 3600)
+    site.inward.failed(taken(site.inward), "bad", 3600, is_open=False)
     site.inward.send("two")
     for _ in range(4):
         assert not site.inward.wait(0.3)

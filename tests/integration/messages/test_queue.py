@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +20,7 @@ from tests.integration.outbox.conftest import Place
 from txpool import DataSource
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.outbox import Message as Sent
-from txpool.resources.messages.tables import MessageTables, Outgoing, tables_of
+from txpool.resources.messages.tables import MessageTables, Outgoing, TopicPart, tables_of
 
 Queue = Callable[..., MessageSession]
 
@@ -275,11 +273,19 @@ def test_a_batch_is_one_transaction_once_the_first_messages_went_well(queue: Que
 
 
 def test_tries_count_also_if_none_has_ended(queue: Queue, place: Place) -> None:
-    session = queue(parking_after=2)
+    session, found = queue(parking_after=2), list[int]()
     session.send("kills")
-    assert [session.begin_one().tries for _ in range(2)] == [0, 1]  # type: ignore[union-attr]
+    for _ in range(2):
+        with pytest.raises(SystemExit), txpool.transaction():
+            message = session.take_one()
+            assert message is not None
+            with session.counting(message) as beside:
+                found.append(beside)
+            raise SystemExit
+    assert found == [0, 1]
     assert txpool.consumer(session)(lambda _: None).run(once=True) == 0
     assert session.parked()[0] == 1
+    assert open_tries(place) == []
 
 
 def test_a_consumer_of_what_is_parked_tries_it(queue: Queue) -> None:
@@ -296,47 +302,69 @@ def test_no_queue_parks_in_itself(queue: Queue) -> None:
         queue(parking="orders")
 
 
-def test_what_another_consumer_has_just_begun_is_not_parked(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was counted, and is taken a moment later."""
-    session, taken = queue(parking_after=1), list[bool]()
+def test_no_other_consumer_parks_what_was_counted(queue: Queue, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long its own consumer takes from there to the function, and within that."""
+    if place.kind == "sqlite":
+        pytest.skip("one transaction writes at a time")
+    session, done, others = queue(parking_after=1), list[str](), list[list[str]]()
     session.send("one")
-    begun = session.begin_one()
-    assert begun is not None
+    execute, first = type(tables_of(place.orders))._execute, threading.current_thread()
+    counted: list[bool] = []
 
-    def sleep(_: float) -> None:
-        if not taken:
-            with txpool.transaction():
-                taken.append(session.receive_one(begun))
+    def look() -> None:
+        if not others:
+            others.append([])
+            run = txpool.consumer(session)(lambda messages: done.extend(texts(messages))).run
+            others[0] = in_thread(lambda: [str(run(once=True))])
 
-    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
-    monkeypatch.setattr(sys.modules["txpool.messages.consumer"], "time", clock)
-    assert txpool.consumer(session)(lambda _: None).run(once=True) == 0
-    assert (taken, session.parked()[0]) == ([True], 0)
+    def stalled(tables: MessageTables, cursor: Any, statement: str, values: list[Any]) -> Any:
+        if threading.current_thread() is first:
+            if counted:
+                look()
+            elif "tries = tries + 1" in statement or "insert into {tries}" in statement:
+                counted.append(True)
+        return execute(tables, cursor, statement, values)
+
+    monkeypatch.setattr(MessageTables, "_execute", stalled)
+
+    def work(messages: list[ReceivedMessage]) -> None:
+        look()
+        done.extend(texts(messages))
+
+    assert txpool.consumer(session)(work).run(once=True) == 1
+    assert (done, others, session.parked()[0]) == (["one"], [["0"]], 0)
 
 
-def test_a_try_that_another_consumer_has_got_does_not_count(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, tries = queue(), list[int]()
-    session.send("one")
-    receive_one = session.receive_one
+def test_a_position_that_a_transaction_holds_is_held_by_no_other(queue: Queue, place: Place) -> None:
+    """So a second consumer in a partition neither tries nor parks what the first one is at work with."""
+    if place.kind == "sqlite":
+        pytest.skip("one transaction writes at a time")
+    tables, part = tables_of(place.orders), TopicPart("shop", "orders", 0)
 
-    def receive(message: ReceivedMessage) -> bool:
-        tries.append(message.tries)
-        return len(tries) > 1 and receive_one(message)
+    def held() -> tuple[int, int] | None:
+        with closing(place.orders.connect()) as connection:
+            return tables.position(connection.cursor(), part, hold=True)
 
-    monkeypatch.setattr(session, "receive_one", receive)
-    assert txpool.consumer(session)(lambda _: None).run(once=True) == 1
-    assert tries == [0, 0]
+    with txpool.transaction(), closing(place.orders.connect()) as connection:
+        tables.start(connection.cursor(), part, 7)
+    with txpool.transaction():
+        assert held() == (7, 0)
+        assert in_thread(lambda: [str(held())]) == ["None"]
 
 
-def test_a_try_that_was_interrupted_does_not_count(queue: Queue) -> None:
+def test_a_try_that_was_interrupted_does_not_count(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever stops a consumer says nothing against the message that it has."""
     session, done = queue(parking_after=1), list[str]()
     session.send("one")
 
-    def stopped(_: list[ReceivedMessage]) -> None:
+    def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
+        txpool.consumer(session)(stopped).run(once=True)
+    begin_try = MessageTables.begin_try
+    with monkeypatch.context() as interrupted, pytest.raises(KeyboardInterrupt):
+        interrupted.setattr(MessageTables, "begin_try", lambda *given: stopped(begin_try(*given)))
         txpool.consumer(session)(stopped).run(once=True)
     assert txpool.consumer(session)(lambda messages: done.extend(texts(messages))).run(once=True) == 1
     assert (done, session.parked()[0]) == (["one"], 0)
@@ -359,12 +387,11 @@ def test_a_deleted_row_is_said(queue: Queue, place: Place) -> None:
     session = queue()
     session.send("one")
     table = {"postgresql": "txpool_spark.messages"}.get(place.kind, "txpool_messages")
-    message = session.begin_one()
+    with pytest.raises(KeyError), txpool.transaction():
+        message = session.take_one()
+        raise KeyError
     assert message is not None
     place.sql("orders", f"delete from {table}")
-    with txpool.transaction() as ambient:
-        ambient.may_be_empty = True
-        assert not session.receive_one(message)
     assert not session.park(message, "bad")
 
 
@@ -382,6 +409,25 @@ def test_an_id_of_another_broker_is_kept_whole(queue: Queue, place: Place) -> No
         tables_of(place.orders).insert(connection.cursor(), "orders", sent, "bad")
     with txpool.transaction():
         assert session.receive()[0].id == "i" * 300
+
+
+def test_tables_of_a_former_version_get_what_they_lack(queue: Queue, place: Place) -> None:
+    """What that has counted stands in the messages' own rows."""
+    session = queue(parking_after=3)
+    session.send("one")
+    schema = {"postgresql": "txpool_spark."}.get(place.kind, "txpool_")
+    if place.kind != "sqlite":  # which has it in a file of its own
+        place.sql("orders", f"drop table {schema}message_tries")
+    place.sql("orders", f"update {schema}messages set tries = 2")
+    tables_of(place.orders)._checked.clear()
+    tries: list[int] = []
+
+    def work(messages: list[ReceivedMessage]) -> None:
+        tries.append(messages[0].tries)
+        raise ValueError
+
+    assert txpool.consumer(session)(work).run(once=True) == 0
+    assert (tries, session.parked()[0]) == ([2], 1)
 
 
 def test_a_role_that_may_create_nothing_uses_what_is_there_unless_a_stranger_has_a_trigger(
@@ -429,6 +475,14 @@ def test_no_session(place: Place, tmp_path: Path) -> None:
     file.write_text("driver = sql-queue\nqueue = q\n")
     with pytest.raises(txpool.ConfigurationError, match=r"queue\.datasource is missing"):
         txpool.session(file)
+
+
+def open_tries(place: Place) -> list[tuple[str, int]]:
+    """By message, how many tries have begun, and not ended."""
+    with tables_of(place.orders).apart(place.orders) as cursor:
+        table = tables_of(place.orders).names(cursor)["tries"]
+        cursor.execute(f"select message, tries from {table}")
+        return [*cursor.fetchall()]
 
 
 def in_thread(work: Callable[[], list[str]]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakSet
 
 from txpool.errors import NotSupportedError
+from txpool.resources.messages.tries import TriesTable
 from txpool.resources.outbox import OutboxContent
 
 if TYPE_CHECKING:
@@ -46,23 +47,18 @@ _READ = (
     "select number, id, message_key, body, headers, sent_at, tries, due <= {now} from {messages} where queue = ? and ("
 )
 _DELETE = "delete from {messages} where "
-_COUNT = "update {messages} set tries = tries + 1 where number = ?"
-_UNCOUNT = "update {messages} set tries = tries - 1 where number = ? and tries > 0"
-_LATER = "update {messages} set due = {now} + ?, error = ? where number = ? and queue = ?"
+_QUEUED = "select number from {messages} where queue = ? and ("
+_LATER = "update {messages} set due = {now} + ?, error = ?, tries = tries + 1 where number = ? and queue = ?"
 _PARK = "update {messages} set queue = ?, due = {now}, error = ?, tries = 0 where number = ? and queue = ?"
 _STATE = "select count(*), {now} - min(sent_at) from {messages} where queue = ?"
 _LAST_ERROR = "select error from {messages} where queue = ? order by number desc limit 1"
 _POSITION = "select position, tries from {positions} where consumer = ? and topic = ? and part = ?"
+_HOLD = " for update skip locked"
 _START = "insert into {positions} (consumer, topic, part, position) values (?, ?, ?, ?)"
 _ADVANCE = (
     "update {positions} set position = ?, tries = 0 where consumer = ? and topic = ? and part = ? and position = ?"
 )
-_TRY = "update {positions} set tries = tries + 1 where consumer = ? and topic = ? and part = ? and position = ?"
-
-_FORGET_TRY = (
-    "update {positions} set tries = tries - 1 where consumer = ? and topic = ? and part = ? and position = ? "
-    "and tries > 0"
-)
+_FAILED = "update {positions} set tries = tries + 1 where consumer = ? and topic = ? and part = ? and position = ?"
 
 
 class Outgoing(NamedTuple):
@@ -95,20 +91,18 @@ class QueuedRow:
     headers: Mapping[str, str]
     #: Seconds since 1970, by the database's clock.
     sent_at: float
-    #: How often a consumer has begun it by itself.
+    #: How often a consumer has tried it by itself, and failed.
     tries: int
     due: bool
 
 
-class MessageTables(ABC):
+class MessageTables(TriesTable):
     """The tables in one kind of database. A method with a `cursor` works in that cursor's transaction. Thread-safe."""
 
     #: A parameter's placeholder in SQL.
     parameter: str
     #: SQL for the seconds since 1970.
     now: str
-    #: Whether rows can be locked; else one transaction writes at a time.
-    locks_rows = True
     #: Whether what a transaction reads is as old as its first read, and not the latest.
     reads_snapshots = False
 
@@ -122,7 +116,7 @@ class MessageTables(ABC):
 
     @abstractmethod
     def names(self, cursor: Any) -> dict[str, str]:
-        """The names of the tables `messages`, `positions` and `locks`."""
+        """The names of the tables `messages`, `positions`, `locks` and `tries`."""
 
     @abstractmethod
     def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
@@ -184,16 +178,15 @@ class MessageTables(ABC):
             deleted += self._execute(cursor, _DELETE + where, list(some)).rowcount
         return deleted
 
-    def count(self, cursor: Any, number: int) -> None:
-        """Write that a consumer begins the message by itself."""
-        self._execute(cursor, _COUNT, [number])
-
-    def uncount(self, cursor: Any, number: int) -> None:
-        """Write that one try of the message does not count."""
-        self._execute(cursor, _UNCOUNT, [number])
+    def queued(self, cursor: Any, queue: str, numbers: Sequence[int]) -> set[int]:
+        found: set[int] = set()
+        for some in _shares(numbers):
+            text = _QUEUED + " or ".join(["number = ?"] * len(some)) + ")"
+            found |= {int(number) for (number,) in self._execute(cursor, text, [queue, *some]).fetchall()}
+        return found
 
     def later(self, cursor: Any, queue: str, number: int, delay: float, error: str) -> bool:
-        """Let the message be due again after `delay` seconds; False if it is gone."""
+        """Write that a try of the message has failed. It is due again after `delay` seconds; False if it is gone."""
         changed: int = self._execute(cursor, _LATER, [delay, readable(error), number, queue]).rowcount
         return changed == 1
 
@@ -209,9 +202,12 @@ class MessageTables(ABC):
 
     # -- positions ----------------------------------------------------------------------------------------------
 
-    def position(self, cursor: Any, part: TopicPart) -> tuple[int, int] | None:
-        """The position there, and how often the message at it was begun by itself; None if there is none yet."""
-        found = self._execute(cursor, _POSITION, [*part]).fetchone()
+    def position(self, cursor: Any, part: TopicPart, *, hold: bool = False) -> tuple[int, int] | None:
+        """The position there, and how many tries of the message at it have failed; None if there is none yet.
+
+        With `hold` the transaction holds it then; None also if another one does.
+        """
+        found = self._execute(cursor, _POSITION + _HOLD * (hold and self.locks_rows), [*part]).fetchone()
         return None if found is None else (int(found[0]), int(found[1]))
 
     def start(self, cursor: Any, part: TopicPart, position: int) -> None:
@@ -223,14 +219,9 @@ class MessageTables(ABC):
         changed: int = self._execute(cursor, _ADVANCE, [position, *part, begun]).rowcount
         return changed == 1
 
-    def try_again(self, cursor: Any, part: TopicPart, position: int) -> bool:
-        """Write that the message at the position is begun by itself; False if the position has changed."""
-        changed: int = self._execute(cursor, _TRY, [*part, position]).rowcount
-        return changed == 1
-
-    def forget_try(self, cursor: Any, part: TopicPart, position: int) -> None:
-        """Write that one try of the message at the position does not count, if the position is still there."""
-        self._execute(cursor, _FORGET_TRY, [*part, position])
+    def failed(self, cursor: Any, part: TopicPart, position: int) -> None:
+        """Write that a try of the message at the position has failed, if the position is still there."""
+        self._execute(cursor, _FAILED, [*part, position])
 
     def _execute(self, cursor: Any, statement: str, values: list[Any]) -> Any:
         text = statement.format(**self.names(cursor), now=self.now).replace("?", self.parameter)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.messages.tables import LOCKS, MessageTables
@@ -16,6 +18,7 @@ _NAMES: Final = {
     "messages": "txpool_messages",
     "positions": "txpool_message_positions",
     "locks": "txpool_message_locks",
+    "tries": "txpool_message_tries",
 }
 _NAME: Final = "varchar(249) character set utf8mb4 collate utf8mb4_bin not null"
 _MESSAGES: Final = f"""
@@ -27,6 +30,11 @@ _MESSAGES: Final = f"""
 _POSITIONS: Final = f"""
     consumer {_NAME}, topic {_NAME}, part int, position bigint not null, tries int not null default 0,
     primary key (consumer, topic, part)
+"""
+_TRIES: Final = f"""
+    consumer {_NAME}, topic {_NAME}, part int, place bigint,
+    message text character set utf8mb4 collate utf8mb4_bin not null, tries int not null,
+    primary key (consumer, topic, part, place)
 """
 
 
@@ -43,10 +51,16 @@ class MySQLMessages(MessageTables):
             raw.session.run("set session transaction read write")
             create_table(raw.session, _NAMES["locks"], "number int primary key")
             create_table(raw.session, _NAMES["positions"], _POSITIONS)
+            create_table(raw.session, _NAMES["tries"], _TRIES)
             create_table(raw.session, _NAMES["messages"], _MESSAGES)
             if int(raw.session.run(f"select count(*) from {_NAMES['locks']}")[0][0]) < LOCKS:
                 numbers = ", ".join(f"({number})" for number in range(LOCKS))
                 raw.session.run(f"insert ignore into {_NAMES['locks']} values {numbers}")
+
+    @contextmanager
+    def apart(self, source: DataSource) -> Iterator[Any]:
+        with outside_pool(source.driver_adapter) as raw, closing(raw.cursor()) as cursor:
+            yield cursor
 
     def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
         require_database(raw, datasource)

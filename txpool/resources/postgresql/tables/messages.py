@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.resources.messages.tables import LOCKS, MessageTables
 from txpool.resources.postgresql.qualified import qualified, spelled
-from txpool.resources.postgresql.tables.records import create_outside_pool, create_table
+from txpool.resources.postgresql.tables.records import create_outside_pool, create_table, outside_pool
 from txpool.resources.postgresql.tables.staging import SCHEMA, create_schema
 from txpool.resources.postgresql.tables.trust import require_relations
 from txpool.resources.records import require_format
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from txpool.datasource import DataSource
     from txpool.resources.driver.driver import Driver
 
-_NAMES: Final = {each: f"{SCHEMA}.message_{each}" for each in ("locks", "positions")} | {
+_NAMES: Final = {each: f"{SCHEMA}.message_{each}" for each in ("locks", "positions", "tries")} | {
     "messages": f"{SCHEMA}.messages"
 }
 _MESSAGES: Final = qualified("""
@@ -28,6 +29,10 @@ _MESSAGES: Final = qualified("""
 _POSITIONS: Final = qualified("""
     consumer pg_catalog.text, topic pg_catalog.text, part integer, position bigint not null,
     tries integer not null default 0, primary key (consumer, topic, part)
+""")
+_TRIES: Final = qualified("""
+    consumer pg_catalog.text, topic pg_catalog.text, part integer, place bigint,
+    message pg_catalog.text not null, tries integer not null, primary key (consumer, topic, part, place)
 """)
 _FILL: Final = qualified(
     f"insert into {_NAMES['locks']} select n from generate_series(0, {LOCKS - 1}) as it(n) on conflict do nothing"
@@ -48,15 +53,21 @@ class PostgreSQLMessages(MessageTables):
 
     def _create_over(self, connection: Any, roles: Collection[str]) -> None:
         cursor = connection.cursor()
-        if _is_there(cursor, roles):
+        if _is_there(cursor, roles) and cursor.execute(_IS_THERE, [_NAMES["tries"]]).fetchone()[0]:
             return
         cursor.execute("set default_transaction_read_only = off")
         create_schema(connection)
         create_table(cursor, _NAMES["locks"], "number integer primary key")
         create_table(cursor, _NAMES["positions"], _POSITIONS)
+        create_table(cursor, _NAMES["tries"], _TRIES)
         create_table(cursor, _NAMES["messages"], _MESSAGES)
         cursor.execute(_FILL)
         cursor.execute(f"create index if not exists messages_queue on {_NAMES['messages']} (queue, number)")
+
+    @contextmanager
+    def apart(self, source: DataSource) -> Iterator[Any]:
+        with outside_pool(source.driver_adapter) as connection:
+            yield connection.cursor()
 
     def is_there(self, raw: Any, driver: Driver, datasource: str) -> bool:
         return _is_there(raw.cursor(), driver.roles)

@@ -142,7 +142,12 @@ class Consumer:
             if received:
                 require_done("the consumer", self._function(received))
 
-        done, failure = self._attempt(source, work, received)
+        done = 0
+        try:
+            done, failure = self._attempt(source, work, received)
+        finally:
+            if not done:
+                source.in_vain(received)
         if failure is not None:
             logger.warning("%s: a batch is done again, one message after another: %s", source.name, described(failure))
         return done, failure is None, not received
@@ -164,6 +169,7 @@ class Consumer:
                         raise NotSupportedError(why)
                     require_done("the consumer", self._function([*taken]))
 
+        done, failure = 0, None
         try:
             done, failure = self._attempt(source, work, taken)
         except _AllTried:
@@ -173,6 +179,9 @@ class Consumer:
             with suppress(Exception):
                 self._give_back(source)
             raise
+        finally:
+            if not done and failure is None:
+                source.in_vain(taken)
         if failure is not None and (not tries or tries[0] in self._owed):
             raise failure  # the function has not failed
         if not taken:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -53,6 +53,8 @@ class JmsSession(MessageSession):
             self.parking_after = _MOST_TRIES
         #: By id: when a message that has failed here may be tried again, by the monotonic clock.
         self._later: dict[str, float] = {}
+        #: By id: how many deliveries have proven nothing against a message. The broker counts them all.
+        self._no_tries: dict[str, int] = {}
 
     @property
     def datasource(self) -> DataSource:
@@ -129,8 +131,11 @@ class JmsSession(MessageSession):
             del headers[ID]
         else:
             made = place if _is_named(place) else f"{raw.identity}-{place}"
-        tries = max(0, int(found.getIntProperty("JMSXDeliveryCount")) - 1)
+        tries = self._tries(found, place)
         return ReceivedMessage(body, None, headers, made, int(found.getJMSTimestamp()) / 1000, place, tries)
+
+    def _tries(self, found: Any, place: str) -> int:
+        return max(0, int(found.getIntProperty("JMSXDeliveryCount")) - 1 - self._no_tries.get(place, 0))
 
     # -- for the loop of a consumer -----------------------------------------------------------------------------
 
@@ -163,7 +168,7 @@ class JmsSession(MessageSession):
         try:
             return self._message(raw, found)
         except NotSupportedError as error:
-            tries = max(0, int(found.getIntProperty("JMSXDeliveryCount")) - 1)
+            tries = self._tries(found, place)
             return _UnreadableMessage(
                 None, None, {}, place, int(found.getJMSTimestamp()) / 1000, place, tries, str(error)
             )
@@ -198,6 +203,12 @@ class JmsSession(MessageSession):
                 f"{self.name}: another consumer has taken message {message.id}. Nothing was received"
             )
         return found
+
+    def in_vain(self, messages: Sequence[ReceivedMessage]) -> None:
+        for each in messages:
+            self._no_tries[each.place] = self._no_tries.pop(each.place, 0) + 1
+            if len(self._no_tries) > _BROWSED:
+                del self._no_tries[next(iter(self._no_tries))]  # the one that was the longest without
 
     def failed(self, message: ReceivedMessage, error: str, delay: float, *, is_open: bool) -> None:
         self._later[message.place] = time.monotonic() + delay

@@ -232,6 +232,10 @@ class MessageSession(ABC):
             with tables.apart(self.datasource) as cursor:
                 tables.take_back(cursor, tried, beside)
 
+    def in_vain(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Note that these were received, and neither done nor tried: a batch has failed, or there was an outage."""
+        return
+
     @abstractmethod
     def failed(self, message: ReceivedMessage, error: str, delay: float, *, is_open: bool) -> None:
         """Write durably that a try has failed, and why; `is_open` if it has begun, and not ended.

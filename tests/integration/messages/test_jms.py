@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import sys
 import threading
 from base64 import urlsafe_b64decode
 from collections import deque
@@ -566,6 +567,25 @@ def test_a_message_is_tried_so_often_and_no_more(site: Site, left: int) -> None:
     assert ship.run(lambda: site.inward.parked()[0] == 1) == 0
     assert tries == [0, 1][left:]
     assert site.broker.bodies(site.inward.parking) == ["bad"]
+
+
+def test_what_proves_nothing_against_a_message_is_no_try_of_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker counts each delivery: those of batches that have failed, and of outages, too."""
+    monkeypatch.setattr(sys.modules["txpool.messages.consumer"], "_LONGEST_WAIT", 0.01)
+    site.inward.parking, site.inward.parking_after = f"parked-{site.queues[0]}", 2
+    site.inward.send("first")
+    left, done = [txpool.PoolTimeout, ValueError, *[txpool.PoolTimeout] * 3], list[str]()
+
+    @txpool.consumer(site.inward, max_messages=1, poll=0.1)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        if done and left:  # the first is a batch by now
+            raise left.pop(0)
+        done.extend(texts(messages))
+        if len(done) == 1:
+            site.inward.send("good")
+
+    assert ship.run(lambda: len(done) == 2 or site.inward.parked()[0] > 0) == 2
+    assert (done, left) == (["first", "good"], [])
 
 
 def test_messages_that_their_senders_have_given_no_id(site: Site) -> None:

@@ -29,6 +29,40 @@ class OneShotEvent(Protocol):
     def release(self) -> None: ...
 
 
+class Cancellation:
+    """A cancellation that may come, and what it calls. From any thread."""
+
+    __slots__ = ("_called", "_came")
+
+    def __init__(self) -> None:
+        self._called: Callable[[], object] | None = None
+        self._came = False
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call this instead of what was called before: once it comes, or now if it has come. Perhaps twice."""
+        self._called = function
+        if self._came:
+            function()
+
+    def come(self) -> None:
+        """It has come."""
+        self._came = True
+        if self._called is not None:
+            self._called()
+
+
+class ThreadsWork(Protocol):
+    """What a thread does for a task."""
+
+    @property
+    def loop(self) -> AbstractEventLoop:
+        """That of the task."""
+
+    @property
+    def cancellation(self) -> Cancellation:
+        """That of the task, from now on."""
+
+
 class HasLocks(Protocol):
     """A transaction that a call makes."""
 
@@ -73,8 +107,8 @@ def _none() -> None:
 used = False
 #: The call in which this code runs; None outside of any.
 current: Callable[[], TaskCall | None] = _none
-#: The event loop of the task for which this thread works; None in any other thread.
-serving: Callable[[], AbstractEventLoop | None] = _none
+#: What this thread does for a task; None in any other thread.
+serving: Callable[[], ThreadsWork | None] = _none
 
 
 _at_first_use: list[Callable[[], object]] = []
@@ -87,10 +121,10 @@ def when_used(install: Callable[[], object]) -> None:
         install()
 
 
-def use(find: Callable[[], TaskCall | None], find_loop: Callable[[], AbstractEventLoop | None]) -> None:
+def use(find: Callable[[], TaskCall | None], find_work: Callable[[], ThreadsWork | None]) -> None:
     """A loop is used from now on; these are to be `current` and `serving`."""
     global used, current, serving
-    current, serving, used = find, find_loop, True
+    current, serving, used = find, find_work, True
     for install in _at_first_use:
         install()
 

@@ -102,4 +102,4 @@ async def run(  # noqa: PLR0912 - what may come between the call and its task st
 
 def _use() -> None:
     owner_of_calls.append(current)
-    loops.use(current, threads.loop_here)
+    loops.use(current, threads.job_here)

@@ -86,6 +86,8 @@ class Call(greenlet):  # type: ignore[misc]
         self._task: Callable[[], asyncio.Task[Any] | None] = _nothing
         self.told: Callable[[BaseException], object] | None = None
         self.owner: object = None
+        #: What a thread does for it meanwhile.
+        self._job: threads.Job | None = None
         #: The locks that it has asked for.
         self.locks: dict[TaskLock, None] = {}
 
@@ -136,6 +138,8 @@ class Call(greenlet):  # type: ignore[misc]
         elif not self.thrown:
             # Not at once: whoever cancels may be in a greenlet, too.
             self.loop.call_soon(self._deliver)
+        if self._job is not None:
+            self._job.cancellation.come()
 
     def finish(self) -> None:
         """Finish it at once, by waits that block: nobody awaits it any more."""
@@ -246,11 +250,15 @@ class Call(greenlet):  # type: ignore[misc]
         number = self._begin_wait(interruptible=False)
         told = partial(self.wake_soon, number)
         job = threads.Job(self.owner or self, self.loop, copy_context(), function, arguments, told=told)
+        if self.held is not None:
+            job.cancellation.come()
+        self._job = job
         try:
             self._hold(None, number)
             threads.start(job)
             self._pause()
         finally:
+            self._job = None
             self._let_go()
             self._wait = 0
         job.done.acquire()  # which is released, unless nobody awaits this any more

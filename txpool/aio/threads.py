@@ -14,6 +14,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread, local
 from typing import Any, Final
 
+from txpool.loops import Cancellation
+
 #: Seconds after which an idle thread ends.
 _IDLE: Final = 10.0
 
@@ -21,15 +23,26 @@ _IDLE: Final = 10.0
 working_for = local()
 
 
-def loop_here() -> AbstractEventLoop | None:
-    """The loop of the task for which this thread works; None in any other thread."""
-    return getattr(working_for, "loop", None)
+def job_here() -> Job | None:
+    """What this thread does for a task; None in any other thread."""
+    return getattr(working_for, "job", None)
 
 
 class Job:
     """A function that a thread calls, and what has come of it."""
 
-    __slots__ = ("_arguments", "_call", "_context", "_function", "_loop", "_told", "done", "error", "result")
+    __slots__ = (
+        "_arguments",
+        "_call",
+        "_context",
+        "_function",
+        "_told",
+        "cancellation",
+        "done",
+        "error",
+        "loop",
+        "result",
+    )
 
     def __init__(
         self,
@@ -42,7 +55,9 @@ class Job:
         told: Callable[[], object],
     ) -> None:
         self._call, self._context, self._function, self._arguments = call, context, function, arguments
-        self._loop: AbstractEventLoop | None = loop
+        self.loop = loop
+        #: Of the call's task.
+        self.cancellation = Cancellation()
         self._told = told
         self.result: Any = None
         self.error: BaseException | None = None
@@ -51,13 +66,13 @@ class Job:
         self.done.acquire()
 
     def run(self) -> None:
-        working_for.call, working_for.loop = self._call, self._loop
+        working_for.call, working_for.job = self._call, self
         try:
             self.result = self._context.run(self._function, *self._arguments)
         except BaseException as error:
             self.error = error
         finally:
-            working_for.loop = self._loop = None
+            working_for.job = self.loop = None  # type: ignore[assignment]
             working_for.call = self._call = self._context = self._function = self._arguments = None  # type: ignore[assignment]
             self.done.release()
             self._told()

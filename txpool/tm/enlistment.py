@@ -92,7 +92,7 @@ class Part:
             work.owner = ref(transaction)
             self.pooled = work
             if transaction.status is not ACTIVE and transaction.status not in UNDER_WAY:
-                finished(work.rollback())  # it has ended since this began
+                finished(work.rollback(), transaction.deadlines.after_decision())  # it has ended since this began
                 transaction.require_active()
 
     def settled_branch(self) -> Any:

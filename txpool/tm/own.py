@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from txpool.errors import ProgrammingError
 from txpool.resources.base import PREPARED
+from txpool.resources.own.awaited import Waits
 from txpool.resources.own.branch import ResourceBranch, begin_work
 from txpool.resources.own.resource import NAME, Resource, Work
 from txpool.tm.enlistment import Part
 from txpool.tm.rules.enlistment import WRITE_A_LOG
 
 if TYPE_CHECKING:
-    from txpool.resources.base import BegunBy
     from txpool.sql.characteristics import Characteristics
     from txpool.tm.transaction import Transaction
 
@@ -62,5 +62,7 @@ class OwnSource:
     def why_not_begin(self, characteristics: Characteristics) -> str:
         return f"it is a resource of your own, and cannot begin with {characteristics}"
 
-    def begin(self, transaction: BegunBy, timeout: float | None) -> tuple[Work, ResourceBranch]:
-        return begin_work(self.resource, transaction.gtrid)
+    def begin(self, transaction: Transaction, timeout: float | None) -> tuple[Work, ResourceBranch]:
+        waits = Waits(transaction.deadlines)
+        transaction.on_cancel(waits.cancel)
+        return begin_work(self.resource, transaction.gtrid, waits)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from tests.integration.aio.two_databases import TwoDatabases, struck_at
 from tests.support.outbox import Message, Outbox
 from tests.support.waiting import until
 from txpool.resources.base import BranchOutcome
+from txpool.resources.own.awaited import Waits
 from txpool.resources.own.branch import ResourceRecovery, begin_work
 
 #: The loops in which its methods ran.
@@ -152,3 +156,159 @@ def test_a_loop_that_is_closed_while_a_method_is_awaited(two: TwoDatabases, outb
     coroutine.close()
     until(lambda: two.one.statistics().taken == two.two.statistics().taken == 0)
     assert (two.held(1), letters(outbox), two.prepared) == ((0, 0), [], [])
+
+
+class Hanging:
+    """Has a method wait for what never comes, unless it is released. It notes what it has heard."""
+
+    def __init__(self, begins: Callable[[], object], then: Callable[..., Any] | None = None) -> None:
+        self.heard: list[type[BaseException]] = []
+        self.released = asyncio.Event()
+        self._begins, self._then = begins, then
+
+    async def __call__(self, *arguments: Any) -> Any:
+        self._begins()
+        try:
+            await self.released.wait()
+        except BaseException as error:
+            self.heard.append(type(error))
+            if self._then is None:
+                raise
+        return None if self._then is None else await self._then(*arguments)
+
+
+async def work_in(
+    two: TwoDatabases, outbox: Any, begun: list[Any], prepare: Hanging | None = None, value: int = 1
+) -> None:
+    async with txpool.transaction() as transaction:
+        begun.append(transaction)
+        await two.insert(value)
+        letter = await transaction.enlist(outbox)
+        letter.write(f"{value}".encode())
+        if prepare is not None:
+            letter.prepare = prepare
+
+
+def nothing_is_left(two: TwoDatabases, outbox: Any, value: int = 1) -> bool:
+    assert (letters(outbox), prepared_in(outbox), two.prepared) == ([], [], [])
+    assert two.one.statistics().taken == two.two.statistics().taken == 0
+    return two.held(value) == (0, 0)
+
+
+def prepared_in(outbox: Any) -> list[str]:
+    found = {*Outbox.prepared(outbox)} if outbox.hidden.exists() else set()
+    return sorted(found - {"identity", "generation"})
+
+
+def expire(transaction: txpool.Transaction) -> None:
+    """As its timeout has it, which a thread of its own hears."""
+    Thread(target=transaction.expire, args=(600,)).start()
+
+
+@pytest.mark.parametrize("way", ["task", "timeout", "deadline"])
+def test_what_hangs_before_the_decision_is_cancelled(two: TwoDatabases, outbox: Any, way: str) -> None:
+    """The method hears of it, and all of it rolls back."""
+
+    async def main(method: str, value: int) -> None:
+        loop, begun, scope = asyncio.get_running_loop(), list[Any](), asyncio.timeout(None)
+        hanging = Hanging(lambda: loop.call_soon(end))
+
+        async def work() -> None:
+            async with scope:
+                await work_in(two, outbox, begun, hanging if method == "prepare" else None, value)
+
+        task: asyncio.Task[None]
+        ends: dict[str, tuple[Callable[[], object], type[BaseException]]] = {
+            "task": (lambda: task.cancel("it is no longer wanted"), asyncio.CancelledError),
+            "timeout": (lambda: scope.reschedule(loop.time()), TimeoutError),
+            "deadline": (lambda: expire(begun[0]), txpool.TransactionTimeout),
+        }
+        end, heard = ends[way]
+        if method != "prepare":
+            setattr(outbox, method, hanging)
+        task = asyncio.ensure_future(work())
+        await asyncio.wait([task])
+        with pytest.raises(heard):
+            task.result()
+        vars(outbox).pop(method, None)
+        assert hanging.heard == [asyncio.CancelledError]
+        assert begun[0].status is txpool.Status.ROLLED_BACK
+        assert nothing_is_left(two, outbox, value)
+
+    for value, method in enumerate(["identity", "begin", "generation", "prepare"]):
+        asyncio.run(main(method, value))
+
+
+def test_what_is_prepared_in_spite_of_the_cancellation_is_rolled_back(two: TwoDatabases, outbox: Any) -> None:
+    begun: list[Any] = []
+
+    async def main() -> None:
+        async def prepare(xid: str) -> None:
+            letter = begun[0].enlistment_in("outbox").pooled
+            await type(letter).prepare(letter, xid)
+
+        hanging = Hanging(lambda: asyncio.get_running_loop().call_soon(task.cancel), prepare)
+        task = asyncio.ensure_future(work_in(two, outbox, begun, hanging))
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert hanging.heard == [asyncio.CancelledError]
+
+    asyncio.run(main())
+    assert (begun[0].status, [*begun[0].unanswered]) == (txpool.Status.ROLLED_BACK, [])
+    assert nothing_is_left(two, outbox)
+
+
+def test_what_hangs_behind_the_decision_hears_of_no_cancellation(two: TwoDatabases, outbox: Any) -> None:
+    begun: list[Any] = []
+
+    async def main() -> None:
+        def cancel() -> None:
+            task.cancel()
+            begun[0].expire(600)
+            loop.call_soon(loop.call_soon, hanging.released.set)  # behind what would have reached the method
+
+        loop = asyncio.get_running_loop()
+        hanging = Hanging(lambda: loop.call_soon(cancel), type(outbox).commit.__get__(outbox))
+        outbox.commit = hanging
+        task = asyncio.ensure_future(work_in(two, outbox, begun))
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert hanging.heard == []
+
+    asyncio.run(main())
+    assert (begun[0].status, [*begun[0].unanswered]) == (txpool.Status.COMMITTED, [])
+    assert (two.held(1), letters(outbox), prepared_in(outbox), two.prepared) == ((1, 1), [b"1"], [], [])
+
+
+def test_phase_two_waits_for_it_no_longer_than_for_a_database(
+    two: TwoDatabases, outbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left to recovery, in a task and in synchronous code."""
+    monkeypatch.setattr(Waits, "until", lambda _: monotonic() + 0.05)
+    begun: list[Any] = []
+    outbox.commit = Hanging(lambda: None)
+    asyncio.run(work_in(two, outbox, begun))
+    outbox.commit = Hanging(lambda: None)
+    with txpool.transaction() as transaction:
+        begun.append(transaction)
+        transaction.enlist(outbox).write(b"2")
+    assert {(each.status, *each.unanswered) for each in begun} == {(txpool.Status.COMMITTED, "outbox")}
+    assert (two.held(1), letters(outbox), len(prepared_in(outbox)), two.prepared) == ((1, 1), [], 2, [])
+
+
+def test_the_deadline_of_synchronous_code_ends_it(two: TwoDatabases, outbox: Any) -> None:
+    for method in ("begin", "prepare"):
+        begun: list[Any] = []
+        hanging = Hanging(lambda begun=begun: expire(begun[0]))  # type: ignore[misc]
+        with pytest.raises(txpool.TransactionTimeout), txpool.transaction() as transaction:
+            begun.append(transaction)
+            two.one.connect().execute("insert into t values (1)")
+            if method == "begin":
+                outbox.begin = hanging
+            letter = transaction.enlist(outbox)
+            letter.write(b"1")
+            letter.prepare = hanging
+        vars(outbox).pop(method, None)
+        assert hanging.heard == [asyncio.CancelledError]
+        assert begun[0].status is txpool.Status.ROLLED_BACK
+        assert nothing_is_left(two, outbox)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 from txpool.errors import OperationalError, TransactionRolledBack, described
 from txpool.resources.base import (
@@ -16,7 +18,8 @@ from txpool.resources.base import (
     Role,
 )
 from txpool.resources.blocking import BlockingBranch, RecoveryOneByOne
-from txpool.resources.own.awaited import finished
+from txpool.resources.deadlines import NO_DEADLINES
+from txpool.resources.own.awaited import Waits, finished
 from txpool.resources.own.resource import Resource, Work
 from txpool.resources.recovery_access import PreparedBranch
 from txpool.xid import Xid, make_xid, parse
@@ -24,15 +27,17 @@ from txpool.xid import Xid, make_xid, parse
 logger = logging.getLogger("txpool")
 
 _GENERATION = "generation"
+#: Gives what a method of the resource's has come to.
+Wait = Callable[[Any], Any]
 
 
-def location_of(resource: Resource) -> PrepareLocation:
+def location_of(resource: Resource, wait: Wait = finished) -> PrepareLocation:
     """Where it prepares, for the log. OperationalError if it has no identity."""
-    return PrepareLocation(resource.name, _identity_of(resource), "", resource.file)
+    return PrepareLocation(resource.name, _identity_of(resource, wait), "", resource.file)
 
 
-def _identity_of(resource: Resource) -> str:
-    identity: str = finished(resource.identity())
+def _identity_of(resource: Resource, wait: Wait = finished) -> str:
+    identity: str = wait(resource.identity())
     if not identity:
         raise OperationalError(
             f"resource {resource.name}: its identity is empty, so that recovery could not tell it from another. "
@@ -41,31 +46,34 @@ def _identity_of(resource: Resource) -> str:
     return identity
 
 
-def leads_elsewhere(resource: Resource, record: BranchRecord) -> str:
+def leads_elsewhere(resource: Resource, record: BranchRecord, wait: Wait = finished) -> str:
     """Why it is not where the branch was prepared; empty if it is. OperationalError if it has no identity."""
-    identity = _identity_of(resource)
+    identity = _identity_of(resource, wait)
     if record.identity and record.identity != identity:
         return f"{resource.name} leads elsewhere now: to {identity}, not {record.identity}"
     return ""
 
 
-def _outcome(resource: Resource, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
+def _outcome(
+    resource: Resource, record: BranchRecord, *, commit: bool, until: float | None
+) -> tuple[BranchOutcome, str]:
     """End a prepared branch: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
+    wait = partial(finished, until=until)
     try:
-        elsewhere = leads_elsewhere(resource, record)
+        elsewhere = leads_elsewhere(resource, record, wait)
         if elsewhere:
             return BranchOutcome.UNKNOWN, elsewhere
-        if finished((resource.commit if commit else resource.rollback)(record.xid.joined)):
+        if wait((resource.commit if commit else resource.rollback)(record.xid.joined)):
             return BranchOutcome.COMMITTED if commit else BranchOutcome.ROLLED_BACK, ""
-        generation = finished(resource.generation())
+        generation = wait(resource.generation())
         same = bool(record.identity and generation) and record.evidence.get(_GENERATION) == generation
         return (BranchOutcome.ABSENT if same else BranchOutcome.LOST), ""
     except Exception as error:
         return BranchOutcome.UNKNOWN, described(error)
 
 
-def _evidence(resource: Resource) -> Mapping[str, str]:
-    generation = finished(resource.generation())
+def _evidence(resource: Resource, wait: Wait = finished) -> Mapping[str, str]:
+    generation = wait(resource.generation())
     return {_GENERATION: generation} if generation else {}
 
 
@@ -77,8 +85,9 @@ class ResourceBranch(BlockingBranch):
     #: fails, and then roll it back.
     needs_decision = True
 
-    def __init__(self, resource: Resource, work: Work, gtrid: str) -> None:
-        self.location = location_of(resource)
+    def __init__(self, resource: Resource, work: Work, gtrid: str, waits: Waits | None = None) -> None:
+        self._waits = waits = waits or Waits()
+        self.location = location_of(resource, waits.before_decision)
         # Until the coordinator names it otherwise.
         xid = make_xid(gtrid, 0, resource.name)
         self.record = BranchRecord(xid, resource.name, self.location.identity)
@@ -101,7 +110,7 @@ class ResourceBranch(BlockingBranch):
 
     def end_prepared(self, *, commit: bool) -> tuple[BranchOutcome, str]:
         """End it: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
-        return _outcome(self._resource, self.record, commit=commit)
+        return _outcome(self._resource, self.record, commit=commit, until=self._waits.until())
 
     def ended_by_sql(self, command: str) -> None:
         """Nothing: there is no SQL."""
@@ -110,10 +119,11 @@ class ResourceBranch(BlockingBranch):
         self.record = self.record._replace(xid=xid)
 
     def start_prepare(self) -> None:
-        self.record = self.record._replace(evidence=_evidence(self._resource))
+        wait = self._waits.before_decision
+        self.record = self.record._replace(evidence=_evidence(self._resource, wait))
         self._begun = True
         try:
-            finished(self._work.prepare(self.record.xid.joined))
+            wait(self._work.prepare(self.record.xid.joined))
         except Refused as refusal:
             self._refused = True
             raise TransactionRolledBack(
@@ -150,15 +160,16 @@ class ResourceBranch(BlockingBranch):
 
     def _undo(self) -> None:
         try:
-            finished(self._work.rollback())
+            finished(self._work.rollback(), self._waits.until())
         except Exception:
             logger.warning("%s: undoing work that is not prepared failed", self.datasource, exc_info=True)
 
 
-def begin_work(resource: Resource, gtrid: str) -> tuple[Work, ResourceBranch]:
+def begin_work(resource: Resource, gtrid: str, waits: Waits | None = None) -> tuple[Work, ResourceBranch]:
     """The work of a new transaction, and its branch."""
-    work: Work = finished(resource.begin())
-    return work, ResourceBranch(resource, work, gtrid)
+    waits = waits or Waits()
+    work: Work = waits.before_decision(resource.begin())
+    return work, ResourceBranch(resource, work, gtrid, waits)
 
 
 class ResourceRecovery(RecoveryOneByOne):
@@ -177,4 +188,4 @@ class ResourceRecovery(RecoveryOneByOne):
         return [PreparedBranch(xid, evidence=evidence) for xid in parsed if xid is not None]
 
     def end(self, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
-        return _outcome(self._resource, record, commit=commit)
+        return _outcome(self._resource, record, commit=commit, until=NO_DEADLINES.after_decision())

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from txpool.aio.bridge import current, run
+from txpool.aio.lock import CompletionWait
 from txpool.errors import HeuristicError, ProgrammingError, TransactionInDoubt
 from txpool.loops import in_thread
 from txpool.tm import own
@@ -102,9 +103,8 @@ async def dismiss(block: transaction, error: BaseException | None) -> None:
 
 async def ended(entered: Transaction | None, end: Callable[[], T], error: BaseException | None) -> T:
     """Call what ends a block with this error. A cancellation marks the transaction rollback-only, and waits for it."""
-    told: Callable[[BaseException], object] = _nothing if entered is None else partial(_mark, entered)
     try:
-        return await run(end, told=told)
+        return await run(end, told=CompletionWait(entered, cancelled=isinstance(error, CancelledError)))
     except CancelledError as cancelled:
         if cancelled is not error:
             _log_unheard(entered, cancelled.__cause__)
@@ -114,14 +114,6 @@ async def ended(entered: Transaction | None, end: Callable[[], T], error: BaseEx
             raise
         _log_unheard(entered, outcome)
         raise error from outcome
-
-
-def _nothing(_: BaseException) -> None:
-    pass
-
-
-def _mark(entered: Transaction, cancelled: BaseException) -> None:
-    entered.set_rollback_only(cancelled)
 
 
 def _log_unheard(entered: Transaction | None, outcome: BaseException | None) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError, Lock, _get_running_loop, sleep
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from asyncio import CancelledError, Lock, _get_running_loop, current_task, get_running_loop, sleep
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.aio.lock import innermost
@@ -16,17 +17,22 @@ if TYPE_CHECKING:
 
 #: After so many turns the loop has begun to close a generator that nobody has any more.
 _TURNS: Final = 3
+#: Seconds after which a thread does not wait for the loop any longer.
+_LOOK_AGAIN: Final = 1.0
 
 
 class Block:
     """One that is open. It owns the locks that are held in it: its calls are made in one greenlet after the other."""
 
-    __slots__ = ("_turn", "closing", "connection", "kind", "left", "loop", "outer", "pipeline")
+    __slots__ = ("_turn", "closing", "connection", "kind", "left", "loop", "outer", "pipeline", "task")
 
     def __init__(self, connection: AsyncConnection, kind: str) -> None:
         self.connection = connection
         self.kind = kind
-        self.loop = _get_running_loop()
+        self.loop = get_running_loop()
+        task = current_task()
+        #: The task that has opened it, for people.
+        self.task = "a task that is gone" if task is None else f"task {task.get_name()!r}"
         self.left = False
         #: The innermost block around it.
         self.outer: Block | None = innermost.get()
@@ -42,6 +48,24 @@ class Block:
     def admits(self) -> bool:
         """Whether what its task does on the connection meanwhile is in it."""
         return self.kind == "pipeline"
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call in it is under way."""
+        return not self._turn.locked()
+
+    def while_idle(self, function: Callable[[], object]) -> bool:
+        """Call this in its loop's thread, unless a call in it is under way; whether it was called. From any thread."""
+        if _get_running_loop() is self.loop or not self.loop.is_running():
+            idle = self.idle
+            if idle:
+                function()
+            return idle
+        called: Future[bool] = Future()
+        with suppress(RuntimeError, TimeoutError):  # the loop is closed, or busy
+            self.loop.call_soon_threadsafe(lambda: called.set_result(self.while_idle(function)))
+            return called.result(_LOOK_AGAIN)
+        return False
 
     def is_within(self, other: object) -> bool:
         """Whether it is that one, or in it."""

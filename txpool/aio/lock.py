@@ -13,16 +13,48 @@ from contextlib import suppress
 from contextvars import ContextVar
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import Any, Final, Protocol
 
 from txpool.aio.threads import working_for
 from txpool.errors import ProgrammingError
 from txpool.locks import Lock
+from txpool.resources.deadlines import Deadlines, HeldByAnother
 
 #: The innermost open block of a connection, as COPY's: of a task, and of the tasks and threads that it starts in it.
 innermost: ContextVar[Any] = ContextVar("txpool_block", default=None)
 #: What tells the call in which this code runs.
 owner_of_calls: list[Callable[[], Any]] = []
+
+
+#: Seconds after which the end of a transaction looks whether it is to wait on.
+_LOOK_AGAIN: Final = 0.1
+
+
+class _Ends(Protocol):
+    deadlines: Deadlines
+
+    def set_rollback_only(self, reason: BaseException | None = None) -> None: ...
+
+
+class CompletionWait:
+    """How long the end of a transaction waits for what another task holds. Called if its own task is cancelled."""
+
+    __slots__ = ("_cancelled", "_transaction")
+
+    def __init__(self, transaction: _Ends | None, *, cancelled: bool) -> None:
+        self._transaction = transaction
+        self._cancelled = cancelled
+
+    def __call__(self, cancelled: BaseException) -> None:
+        if self._transaction is not None:
+            self._transaction.set_rollback_only(cancelled)
+        self._cancelled = True
+
+    @property
+    def over(self) -> bool:
+        """Whether it waits no longer: it rolls back."""
+        until = None if self._transaction is None else self._transaction.deadlines.before_decision()
+        return self._cancelled or (until is not None and monotonic() >= until)
 
 
 class _Waiter:
@@ -79,7 +111,11 @@ class TaskLock:
                 if in_loop:
                     raise self._would_hold_the_loop()
                 waiter = self._queued(owner, call)
-            waiter.woken.acquire(timeout=timeout)
+            wait = getattr(owner, "told", None)
+            if type(wait) is CompletionWait:
+                self._wait_at_end(waiter, wait)
+            else:
+                waiter.woken.acquire(timeout=timeout)
             return self._leave(waiter)
         except BaseException:  # perhaps an interrupt, with or without the lock
             self.let_go(owner)
@@ -99,6 +135,17 @@ class TaskLock:
             waiter.woken.acquire()
         self._waiters.append(waiter)
         return waiter
+
+    def _wait_at_end(self, waiter: _Waiter, wait: CompletionWait) -> None:
+        while not waiter.woken.acquire(timeout=_LOOK_AGAIN):
+            block: Any = self._owner
+            if wait.over and getattr(block, "idle", False):
+                raise HeldByAnother(
+                    f"the end of {self._gtrid} has waited for a {block.kind} of {block.task}, which holds the "
+                    f"connection of {block.connection.datasource.name} and does nothing with it. That connection is "
+                    "closed, and all rolls back",
+                    block.while_idle,
+                )
 
     def let_go(self, owner: object) -> None:
         """This owner has ended, or gives up: undo what an interrupt has left of it, and do what it has left undone."""

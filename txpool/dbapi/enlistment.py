@@ -21,10 +21,12 @@ from txpool.dbapi.statements import EnlistedStatements
 from txpool.errors import described
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
+from txpool.loops import sleep
 from txpool.pool import Pooled
+from txpool.resources.deadlines import HeldByAnother
 from txpool.sql.characteristics import UNSPECIFIED
 from txpool.tm.ambient import ambient
-from txpool.tm.completion.status import ACTIVE, UNDER_WAY, Status
+from txpool.tm.completion.status import ACTIVE, COMMITTING, UNDER_WAY, Status
 from txpool.tm.enlistment import Enlists, Part
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ logger = logging.getLogger("txpool")
 
 NO_MODES: frozenset[str] = frozenset()
 _CANCEL_AGAIN = 1.0
+_IDLE_AGAIN = 0.1
 
 
 class Enlistment(EnlistedStatements, Part):
@@ -52,6 +55,8 @@ class Enlistment(EnlistedStatements, Part):
     uses = 1
     #: It may commit in one phase if it is alone.
     needs_decision = False
+    #: Another task holds the connection, which was closed for the end.
+    _closed_under = False
 
     __slots__ = (
         "_driver",
@@ -149,9 +154,24 @@ class Enlistment(EnlistedStatements, Part):
 
     def settled_branch(self) -> OpenBranch | MarkedBranch:
         """Its branch, once what another thread does on the connection has ended; nothing new can begin there."""
-        with self.lock:
-            self.pooled.completing_since = monotonic()  # type: ignore[union-attr]
+        try:
+            with self.lock:
+                self.pooled.completing_since = monotonic()  # type: ignore[union-attr]
+                return self.branch
+        except HeldByAnother as held:
+            self._close_under(held)
             return self.branch
+
+    def _close_under(self, held: HeldByAnother) -> None:
+        """Close the connection, which rolls back. A commit raises this error: it rolls back, too."""
+        if not self._closed_under:
+            logger.warning("%s", held)
+        self._closed_under = self._unreusable = True
+        while not held.while_idle(partial(self._driver.close, self.raw)):
+            sleep(_IDLE_AGAIN)
+        transaction = self.owner()
+        if transaction is not None and transaction.status is COMMITTING:
+            raise held
 
     def own_savepoints(self) -> SavepointStack:
         """The savepoints on its connection. Under the lock, or before anything uses them."""
@@ -198,7 +218,7 @@ class Enlistment(EnlistedStatements, Part):
             raise
         try:
             pooled.completing_since = 0.0
-            if self.cursors or self.overrides is not None:
+            if (self.cursors or self.overrides is not None) and not self._closed_under:
                 with self.lock:
                     reusable = self._restore() and reusable
             # Only now: whoever marks it later finds that it has ended.

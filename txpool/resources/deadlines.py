@@ -6,7 +6,7 @@ its commit or rollback in time is left to recovery.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -23,6 +23,15 @@ LEAST_PHASE_TWO: Final = 1.0
 
 class ReplyTimeout(OperationalError):
     """No answer came in time: whether the server executes the command is not known."""
+
+
+class HeldByAnother(OperationalError):
+    """Another task holds what the end of a transaction waits for, does nothing with it, and the wait is over."""
+
+    def __init__(self, message: str, while_idle: Callable[[Callable[[], object]], bool]) -> None:
+        super().__init__(message)
+        #: Calls a function while that task does nothing with it; False if it does.
+        self.while_idle = while_idle
 
 
 @cache

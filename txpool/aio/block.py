@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from asyncio import CancelledError, _get_running_loop
+from asyncio import CancelledError, _get_running_loop, get_running_loop, sleep
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from txpool.aio.bridge import current, run
 from txpool.aio.lock import CompletionWait
+from txpool.aio.poller import poller_of
 from txpool.errors import HeuristicError, ProgrammingError, TransactionInDoubt
 from txpool.loops import in_thread
 from txpool.tm import own
@@ -48,6 +49,9 @@ async def enter(block: transaction, frame: FrameType) -> Transaction:
     origin = frame.f_code, frame.f_lasti
     del frame
     require_in_loop("an `async with txpool.transaction()`")
+    loop = get_running_loop()
+    while not poller_of(loop).wakings.may_begin(loop):
+        await sleep(0)
     entered = await run(block.__enter__, dispose=lambda _: _abandon(block))
     if not block.joined:
         entered.origin = origin

@@ -44,7 +44,7 @@ class Waiting(Protocol):
 class Wakings:
     """Those that other threads have woken: the loop is told once for all of them. It refers to no task."""
 
-    __slots__ = ("_after_turn", "_told_until", "_woken")
+    __slots__ = ("_after_turn", "_begun", "_begun_until", "_told_until", "_woken")
 
     def __init__(self) -> None:
         self._woken: deque[tuple[Waiting, int]] = deque()
@@ -52,6 +52,21 @@ class Wakings:
         self._told_until = -inf
         #: What is called behind the loop's turn, and until when it need not be scheduled again.
         self._after_turn: dict[Callable[[], object], float] = {}
+        #: How many transactions have begun in this turn, and until when they are counted.
+        self._begun = 0
+        self._begun_until = -inf
+
+    def may_begin(self, loop: AbstractEventLoop) -> bool:
+        """Whether another transaction may begin in this turn of the loop; else in a later one."""
+        now = monotonic()
+        if now >= self._begun_until:
+            self._begun, self._begun_until = 0, now + _AGAIN
+            loop.call_soon(self._next_turn)
+        self._begun += 1
+        return self._begun <= _AT_ONCE
+
+    def _next_turn(self) -> None:
+        self._begun_until = -inf
 
     def call_after_turn(self, loop: AbstractEventLoop, function: Callable[[], object]) -> None:
         """Have the loop call it once behind its turn, however often this is asked. RuntimeError if it is closed."""

@@ -6,17 +6,19 @@ import asyncio
 import gc
 import socket
 import threading
+from collections import Counter
 from typing import Any
 
 import pytest
 
 pytest.importorskip("greenlet")
 
+import txpool
 from tests.support.interrupts import interrupted_somewhere
 from tests.support.waiting import until
 from txpool.aio.bridge import current, run
 from txpool.aio.call import Call
-from txpool.aio.poller import Poller, Wakings
+from txpool.aio.poller import _AT_ONCE, Poller, Wakings
 from txpool.loops import READ, WRITE
 
 
@@ -165,6 +167,32 @@ def test_many_that_are_woken_at_once_let_the_loop_turn_in_between() -> None:
 
     asyncio.run(main())
     assert max(woken.count(each) for each in woken) <= 8
+
+
+def test_many_that_begin_at_once_let_the_loop_turn_in_between() -> None:
+    """As a service's requests that have come together."""
+    begun: Counter[int] = Counter()
+    turn = 0
+
+    async def work() -> None:
+        async with txpool.transaction() as transaction:
+            begun[turn] += 1
+            transaction.before_completion(lambda: None)  # it may be empty
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def next_turn() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(next_turn)
+
+        next_turn()
+        await asyncio.gather(*[work() for _ in range(100)])
+
+    asyncio.run(main())
+    assert begun.total() == 100
+    assert max(begun.values()) <= _AT_ONCE
 
 
 def test_a_loop_that_is_closed_during_a_wait_with_a_time() -> None:

@@ -18,7 +18,7 @@ from weakref import ref
 
 from txpool import loops
 from txpool.aio import threads
-from txpool.aio.lock import Signal, TaskLock, let_go
+from txpool.aio.lock import Signal, TaskLock, abandon
 from txpool.aio.poller import Poller, Wakings, block, poller_of
 from txpool.errors import ConfigurationError
 
@@ -173,7 +173,7 @@ class Call(greenlet):  # type: ignore[misc]
                 self.error = error
             function = None
             if self.locks:
-                let_go(self.locks, self)
+                abandon(self.locks, self)
             self.finished = True
             self._tell()
             self._back.switch()
@@ -219,7 +219,7 @@ class Call(greenlet):  # type: ignore[misc]
         if poller is not None:
             if not self._ready:
                 poller.unwatch(descriptor)
-            poller.let_go(self)
+            poller.forget(self)
 
     def steps(self, steps: Generator[Any, Any, T], descriptor: int, interval: float | None = None) -> T:
         try:
@@ -242,7 +242,7 @@ class Call(greenlet):  # type: ignore[misc]
                 self._pause()
         finally:
             self._wait = 0
-            self._let_go()
+            self._stop_keeping()
 
     def in_thread(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         if self.blocking:
@@ -259,7 +259,7 @@ class Call(greenlet):  # type: ignore[misc]
             self._pause()
         finally:
             self._job = None
-            self._let_go()
+            self._stop_keeping()
             self._wait = 0
         job.done.acquire()  # which is released, unless nobody awaits this any more
         outcome: T = job.outcome()
@@ -282,10 +282,10 @@ class Call(greenlet):  # type: ignore[misc]
         if poller is not None:
             poller.wake_after(self.loop, timeout, self, number, self.awaited())
 
-    def _let_go(self) -> None:
+    def _stop_keeping(self) -> None:
         poller = self.poller()
         if poller is not None:
-            poller.let_go(self)
+            poller.forget(self)
 
     def _begin_wait(self, *, interruptible: bool = True) -> int:
         if interruptible and self.held is not None:

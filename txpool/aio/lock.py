@@ -118,7 +118,7 @@ class TaskLock:
                 waiter.woken.acquire(timeout=timeout)
             return self._leave(waiter)
         except BaseException:  # perhaps an interrupt, with or without the lock
-            self.let_go(owner)
+            self.abandon(owner)
             raise
 
     def _queued(self, owner: object, call: Any) -> _Waiter:
@@ -147,7 +147,7 @@ class TaskLock:
                     block.while_idle,
                 )
 
-    def let_go(self, owner: object) -> None:
+    def abandon(self, owner: object) -> None:
         """This owner has ended, or gives up: undo what an interrupt has left of it, and do what it has left undone."""
         self._stop_waiting(owner)
         if self._owner == owner:
@@ -230,11 +230,11 @@ class TaskLock:
         )
 
 
-def let_go(locks: Iterable[TaskLock], owner: object) -> None:
+def abandon(locks: Iterable[TaskLock], owner: object) -> None:
     """An owner has ended, which has asked for these: an interrupt in their own code may have left them held."""
     for lock in locks:
         if lock._owner is owner or lock._waiters or lock._following is not None:
-            lock.let_go(owner)
+            lock.abandon(owner)
 
 
 class Signal:

@@ -149,14 +149,14 @@ class Poller:
     def wake_after(
         self, loop: AbstractEventLoop, seconds: float | None, waiting: Waiting, number: int, kept: object
     ) -> None:
-        """Keep its task until `let_go`, and wake it after so many seconds, if it then still waits."""
+        """Keep its task until `forget`, and wake it after so many seconds, if it then still waits."""
         now = monotonic()
         until = inf if seconds is None else now + seconds
         self._timed[waiting] = until, number, kept
         if until < self._next or self._next < now - _AGAIN:
             self._set_timer(loop, min(until, self._next))
 
-    def let_go(self, waiting: Waiting) -> None:
+    def forget(self, waiting: Waiting) -> None:
         """It waits no more."""
         self._timed.pop(waiting, None)
 

@@ -18,7 +18,8 @@ from tests.crash.evidence import SEED, Count, Evidence
 from tests.crash.struck_jobs import count_places, interrupted
 from tests.support.interrupts import codes_of
 from tests.support.rest_catalog import RestServer
-from tests.support.rest_site import TABLES, RestSite, rest_server_in, rest_site
+from tests.support.rest_site import TABLES, BucketSite, RestSite, rest_server_in, rest_site
+from tests.support.s3_server import ObjectStore, object_store
 from tests.support.sampling import chosen
 from txpool import failpoints
 from txpool.lake.rest import branch, place, references, snapshots, work
@@ -44,6 +45,8 @@ POINTS = {
     "lake.ended": True,
     "coordinator.committed": True,
 }
+#: And those that only a warehouse in a bucket has.
+IN_BUCKETS = {"s3.created": False, "s3.created@3": False}
 #: Where a recovery is killed after that, and after which of them; somebody else has appended meanwhile.
 IN_RECOVERY = {
     "lake.rebased": ("coordinator.decided", "lake.table-ended"),
@@ -55,8 +58,19 @@ IN_RECOVERY = {
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RestServer]:
-    with rest_server_in(tmp_path) as found:
+def store(request: pytest.FixtureRequest) -> Iterator[ObjectStore | None]:
+    """Of a warehouse in a bucket. It is there until all that must have ended has been looked at."""
+    if getattr(request, "param", "folder") == "folder":
+        yield None
+        return
+    with object_store() as found:
+        found.client().create_bucket(Bucket="bucket")
+        yield found
+
+
+@pytest.fixture
+def server(tmp_path: Path, store: ObjectStore | None) -> Iterator[RestServer]:
+    with rest_server_in(tmp_path, store) as found:
         yield found
 
 
@@ -67,19 +81,25 @@ def site(tmp_path: Path, server: RestServer, eventually: Eventually) -> Iterator
         yield found
 
 
+IN_EACH = pytest.mark.parametrize("store", ["folder", "bucket"], indirect=True)
+
+
 @pytest.mark.costly
+@IN_EACH
 def test_a_process_that_is_killed_at_each_point(site: RestSite, evidence: Evidence) -> None:
-    points = chosen(POINTS, 6)
+    outcomes = {**POINTS, **(IN_BUCKETS if isinstance(site, BucketSite) else {})}
+    points = chosen(outcomes, 6)
     for number, point in enumerate(points, 1):
         assert site.killed(number, point), point
         if number % 2:
             site.foreign(-number)
-        assert site.recovered(number, point) is POINTS[point], f"seed {SEED}: {point}"
+        assert site.recovered(number, point) is outcomes[point], f"seed {SEED}: {point}"
     evidence.add(Count.KILLS, len(points))
     evidence.hit({point.partition("@")[0] for point in points})
 
 
 @pytest.mark.costly
+@IN_EACH
 def test_a_recovery_that_is_killed_at_each_point(site: RestSite, evidence: Evidence) -> None:
     cases = chosen([(point, at) for point, before in IN_RECOVERY.items() for at in before], 4)
     for number, (point, at) in enumerate(cases, 1):

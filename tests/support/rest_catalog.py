@@ -1,10 +1,10 @@
 """A REST catalog server for tests: Iceberg's REST specification, for the calls that txpool uses, over an SqlCatalog.
 
 `python -m tests.support.rest_catalog FOLDER 0` serves at a free port, and writes that into FOLDER/ready. The catalog is
-an SQLite file in FOLDER, and the warehouse is FOLDER/wh: so a server that was killed is started again, at the same
-port. Each commit looks at its requirements, and changes the pointer by compare and set: 409 if either fails. A test
-writes into FOLDER/fault how the next commit of a table that matches it is answered, and into FOLDER/config what the
-server tells each client of itself.
+an SQLite file in FOLDER, and the warehouse is FOLDER/wh, or where FOLDER/store says: so a server that was killed is
+started again, at the same port. Each commit looks at its requirements, and changes the pointer by compare and set: 409
+if either fails. A test writes into FOLDER/fault how the next commit of a table that matches it is answered, and into
+FOLDER/config what the server tells each client of itself, and of each table.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
+from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import CommitTableRequest
@@ -41,7 +42,9 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import update_table_metadata
 from sqlalchemy import text
 
+from tests.support.object_files import NAME, properties_at
 from tests.support.repository import ROOT
+from tests.support.s3_server import ObjectStore
 
 #: A namespace of several parts in a path.
 _SEPARATOR: Final = "\x1f"
@@ -67,7 +70,9 @@ class Server:
         (folder / "wh").mkdir(exist_ok=True)
         self.fault = folder / "fault"
         self._config = folder / "config"
-        self.catalog = SqlCatalog("rest", uri=f"sqlite:///{folder}/catalog.db", warehouse=str(folder / "wh"))
+        store = folder / "store"
+        where = json.loads(store.read_text()) if store.exists() else {"warehouse": str(folder / "wh")}
+        self.catalog = SqlCatalog("rest", uri=f"sqlite:///{folder}/catalog.db", **where)
         self._lock = threading.Lock()
 
     def config(self) -> dict[str, Any]:
@@ -107,7 +112,7 @@ class Server:
         return _loaded(made)
 
     def load(self, table: tuple[str, ...]) -> dict[str, Any]:
-        return _loaded(self.catalog.load_table(table))
+        return {**_loaded(self.catalog.load_table(table)), **self.config().get("of-tables", {})}
 
     def drop(self, table: tuple[str, ...]) -> None:
         self.catalog.drop_table(table)
@@ -250,8 +255,12 @@ _DROPPED: Final = object()
 class RestServer:
     """A server of a test's, in a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: ObjectStore | None = None) -> None:
         self.folder = folder
+        self.store = store
+        self._access = {} if store is None else {**properties_at(store), PY_IO_IMPL: NAME}
+        if store is not None:
+            (folder / "store").write_text(json.dumps({**properties_at(store), "warehouse": "s3://bucket/wh"}))
         self._port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -298,13 +307,13 @@ class RestServer:
 
     def client(self) -> RestCatalog:
         """A client of the test's own."""
-        return RestCatalog("foreign", uri=self.uri)
+        return RestCatalog("foreign", uri=self.uri, **self._access)
 
 
 @contextmanager
-def rest_server(folder: Path) -> Iterator[RestServer]:
-    """Serve a new catalog, whose files are in this folder."""
-    server = RestServer(folder)
+def rest_server(folder: Path, store: ObjectStore | None = None) -> Iterator[RestServer]:
+    """Serve a new catalog, whose files are in this folder, but for those of tables in a bucket."""
+    server = RestServer(folder, store)
     server.start()
     try:
         yield server

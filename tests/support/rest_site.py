@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,8 +16,12 @@ import pyarrow as pa
 import txpool
 import txpool.lake
 from recovery import RecoveryManager
+from tests.support import preloaded
 from tests.support.forking import is_killed
+from tests.support.object_files import properties_at
+from tests.support.repository import ROOT
 from tests.support.rest_catalog import RestServer, rest_server
+from tests.support.s3_server import ObjectStore
 from txpool import failpoints
 from txpool.config.settings import DataSourceSettings, RecoverySettings
 from txpool.lake.rest.references import References
@@ -38,19 +44,23 @@ class RestSite:
             self.client.create_table(f"db.{name}", SCHEMA)
         common = f"node.name = etl\nlog.url = sqlite:///{folder}/txlog\n"
         files = {
-            "wh": f"name = wh\ndriver = iceberg\ncatalog.type = rest\ncatalog.uri = {server.uri}\n"
-            f"warehouse = {self.warehouse}\n",
+            "wh": f"name = wh\ndriver = iceberg\ncatalog.type = rest\ncatalog.uri = {server.uri}\n{self.where()}",
             "ledger": f"name = ledger\ndriver = sqlite3\nmode = cmr\nurl = sqlite:///{folder}/ledger.db\n",
             "txpool": f"{common}log.create = true\n",
             "recovery": f"{common}datasources = wh.properties, ledger.properties\nrecovery.backoff = 0\n",
         }
         for name, text in files.items():
+            (folder / f"{name}.properties").touch(0o600)
             (folder / f"{name}.properties").write_text(text)
         self.configure()
         initialise(RecoverySettings.load(folder / "recovery.properties"))
         with closing(txpool.connect(folder / "ledger.properties")) as connection:
             connection.execute("create table loads (number integer)")
             connection.commit()
+
+    def where(self) -> str:
+        """The lines of the file that lead to the warehouse."""
+        return f"warehouse = {self.warehouse}\n"
 
     def configure(self) -> None:
         txpool.configure(self.folder / "txpool.properties")
@@ -121,8 +131,11 @@ class RestSite:
 
     def left(self) -> Iterator[tuple[str, str]]:
         yield from (("prepared", each) for each in self.references())
-        yield from (("staged", each.name) for each in self.warehouse.glob("_txpool/*.journal"))
+        yield from (("staged", each) for each in self.journals())
         yield from (("file", each) for each in sorted(self.files() - self.named()))
+
+    def journals(self) -> list[str]:
+        return [each.name for each in self.warehouse.glob("_txpool/*.journal")]
 
     def files(self) -> set[str]:
         """Every file of the tables, but for the server's own."""
@@ -155,21 +168,67 @@ class RestSite:
         return bool(rows_)
 
 
+class BucketSite(RestSite):
+    """The same with a warehouse in a bucket. Other processes die: none is forked off one that uses Arrow's client."""
+
+    @property
+    def store(self) -> ObjectStore:
+        assert self.server.store is not None
+        return self.server.store
+
+    def where(self) -> str:
+        access = "".join(f"driver.{name} = {value}\n" for name, value in properties_at(self.store).items())
+        return f"warehouse = s3://bucket/wh\n{access}"
+
+    def killed(self, number: int, point: str) -> bool:
+        return self._is_killed(point, f"site.configure(); site.job({number})")
+
+    def recovery_killed(self, point: str) -> bool:
+        return self._is_killed(point, "site.scan()")
+
+    def _is_killed(self, point: str, work: str) -> bool:
+        name, _, nth = point.partition("@")
+        environment = {**os.environ, "TXPOOL_FAILPOINTS": f"{name}=kill@{nth or 1}"}
+        source = f"from tests.support.rest_site import *\nsite = site_again({str(self.folder)!r})\n{work}"
+        process = preloaded.start("-c", source, cwd=ROOT, env=environment)
+        _, errors = process.communicate(timeout=600)
+        assert process.returncode in (0, -signal.SIGKILL), errors
+        return process.returncode != 0
+
+    def journals(self) -> list[str]:
+        return self.store.names("wh/_txpool/staged/")
+
+    def files(self) -> set[str]:
+        """Every object of the tables, if no upload has parts whose id no journal has."""
+        client = self.store.client()
+        for each in client.list_multipart_uploads(Bucket="bucket").get("Uploads", ()):
+            assert not client.list_parts(Bucket="bucket", Key=each["Key"], UploadId=each["UploadId"]).get("Parts")
+        return {f"s3://bucket/{each}" for each in self.store.names("wh/db/") if each.endswith((".avro", ".parquet"))}
+
+
+def site_again(folder: str) -> RestSite:
+    """A site in another process, for work alone."""
+    found = RestSite.__new__(RestSite)
+    found.folder = Path(folder)
+    found.file = found.folder / "wh.properties"
+    return found
+
+
 def rows(*numbers: int) -> pa.Table:
     return pa.table({"id": list(numbers)}, schema=SCHEMA)
 
 
 @contextmanager
-def rest_server_in(folder: Path) -> Iterator[RestServer]:
+def rest_server_in(folder: Path, store: ObjectStore | None = None) -> Iterator[RestServer]:
     """A server whose files are in a folder below this one."""
     (folder / "catalog").mkdir()
-    with rest_server(folder / "catalog") as server:
+    with rest_server(folder / "catalog", store) as server:
         yield server
 
 
 @contextmanager
 def rest_site(folder: Path, server: RestServer) -> Iterator[RestSite]:
     """A site over a new server."""
-    yield RestSite(folder, server)
+    yield RestSite(folder, server) if server.store is None else BucketSite(folder, server)
     failpoints.disarm()
     txpool.configure()

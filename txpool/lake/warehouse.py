@@ -8,7 +8,6 @@ and gives up.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -19,9 +18,7 @@ from typing import TYPE_CHECKING, Any
 from txpool.datasource.lookup import find
 from txpool.errors import ConfigurationError, IntegrityError, OperationalError
 from txpool.lake.journals.base import WarehouseJournals
-from txpool.lake.journals.bucket import BucketJournals
-from txpool.lake.journals.folder import Journals
-from txpool.resources.iceberg.manager import IN_BUCKETS
+from txpool.lake.journals.kinds import journals_of
 from txpool.resources.iceberg.tables import SWEPT, LakeTables, lake_tables_of
 from txpool.tm.demarcation.transactional import transactional
 from txpool.xid import is_gtrid
@@ -49,14 +46,12 @@ class Warehouse:
     def __init__(
         self, settings: DataSourceSettings, journals: WarehouseJournals | None = None, *, recovery: bool = False
     ) -> None:
-        catalog, root = settings.catalog or "", settings.warehouse or ""  # the resource manager has checked them
+        catalog = settings.catalog or ""  # the resource manager has checked it
         self.name = settings.name
         self._error: Callable[[str, str], ConfigurationError] = settings.properties.error
         self.datasource: DataSource = find(catalog)
         self.tables: LakeTables = lake_tables_of(self.datasource)
-        if journals is None and IN_BUCKETS.match(root):
-            journals = BucketJournals(settings, recovery=recovery)
-        self.journals: WarehouseJournals = journals or Journals(self.name, os.path.realpath(root))
+        self.journals = journals or journals_of(settings, recovery=recovery)
 
     # -- one catalog, one folder --------------------------------------------------------------------------------
 

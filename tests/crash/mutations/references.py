@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.crash.mutating import Edit, Mutation
 
 _TESTS = "tests/integration/lake/test_rest.py::"
+_BUCKET = "tests/integration/lake/test_rest_bucket.py::"
 
 MUTATIONS = (
     Mutation(
@@ -40,6 +41,30 @@ MUTATIONS = (
                 "txpool.lake.rest.references:References.sweep",
                 "absent = {name: None, MAIN_BRANCH: main}",
                 "absent = {MAIN_BRANCH: main}",
+            ),
+        ),
+    ),
+    Mutation(
+        "39 references swept",
+        "whoever was taken for dead, in a bucket, votes for what a sweep has removed",
+        test=_BUCKET + "test_39_whoever_is_swept_prepares_nothing[lake.noted-names1]",
+        real=(
+            Edit(
+                "txpool.lake.rest.work:ReferencesWork.prepare",
+                "raise OperationalError(self._removed())",
+                "pass",
+            ),
+        ),
+    ),
+    Mutation(
+        "39 references order",
+        "what is noted goes before what is listed, in a bucket",
+        test=_BUCKET + "test_a_sweep_that_dies_at_any_step_keeps_what_is_published",
+        real=(
+            Edit(
+                "txpool.lake.journals.bucket:BucketJournals._remove_journal",
+                "begun, swept = ",
+                "self.bucket.delete_all([each.key for each in entries.notes])\n    begun, swept = ",
             ),
         ),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import txpool
 from tests.support.rest_site import RestSite, rest_server_in, rest_site, rows
+from tests.support.s3_server import object_store
 from txpool import failpoints
 from txpool.spark import write_table
 
@@ -17,12 +19,23 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[RestSite]:
-    with rest_server_in(tmp_path) as server, rest_site(tmp_path, server) as found:
-        yield found
+def bucket() -> bool:
+    """Whether the warehouse is in a bucket."""
+    return False
+
+
+@pytest.fixture
+def site(tmp_path: Path, bucket: bool) -> Iterator[RestSite]:
+    with ExitStack() as opened:
+        store = opened.enter_context(object_store()) if bucket else None
+        if store is not None:
+            store.client().create_bucket(Bucket="bucket")
+        server = opened.enter_context(rest_server_in(tmp_path, store))
+        yield opened.enter_context(rest_site(tmp_path, server))
 
 
 @pytest.mark.costly
+@pytest.mark.parametrize("bucket", [False, True])
 def test_tasks_append_beside_a_database(spark: Any, site: RestSite) -> None:
     df = spark.range(100, numPartitions=3)
     with failpoints.arming("coordinator.decided", lambda: site.foreign(1000, "orders")), txpool.transaction():

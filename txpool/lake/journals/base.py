@@ -9,7 +9,7 @@ nobody has published.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -53,6 +53,14 @@ class WarehouseJournals(ABC):
         """The warehouse's random identity. An error if the warehouse is not there, or others could list files in it."""
 
     @abstractmethod
+    def generation(self) -> str:
+        """What changes if the warehouse is another one, as in a restored copy."""
+
+    @abstractmethod
+    def key(self) -> str:
+        """A secret of the warehouse's, by which snapshots are known as ours. An error if it is not ours alone."""
+
+    @abstractmethod
     def binding(self, token: str) -> str:
         """What binds the warehouse to its catalog: this token, unless there is one already."""
 
@@ -65,8 +73,20 @@ class WarehouseJournals(ABC):
         """The path of a location in the warehouse. ConfigurationError if it is elsewhere."""
 
     @abstractmethod
+    def located(self, location: str) -> str:
+        """The path of a location, which may be anywhere: to be compared with those of files that are listed."""
+
+    @abstractmethod
+    def reader(self) -> PyArrowFileIO:
+        """What reads files, in this process alone."""
+
+    @abstractmethod
     def io(self, work: MakesFiles) -> PyArrowFileIO:
         """What reads files, and makes those for which `work` answers."""
+
+    @abstractmethod
+    def make_once(self, path: str, content: bytes) -> None:
+        """Make a file that no journal lists, durably, unless it is there."""
 
     @abstractmethod
     def size(self, path: str) -> int | None:
@@ -97,6 +117,34 @@ class WarehouseJournals(ABC):
         """A new journal, durable. FileExistsError if it is there."""
 
     @abstractmethod
+    def reopen(self, gtrid: str) -> Any:
+        """A transaction's journal. FileNotFoundError if it has gone; OperationalError if other work has it."""
+
+    @abstractmethod
+    def hold(self, journal: Any, gtrid: str) -> None:
+        """Keep others from a transaction's journal until it is closed, if there are locks."""
+
+    @abstractmethod
+    def is_removed(self, journal: Any) -> bool:
+        """Whether an open journal has gone, or a sweep of it has begun."""
+
+    @abstractmethod
+    def held_alone(self, gtrid: str, *, sweeping: bool = False) -> AbstractContextManager[Any]:
+        """A transaction's journal for the length of the block; None if it has gone.
+
+        OperationalError if other work has it. Where nobody can be kept from it, who prepares finds out by `is_removed`
+        that a sweep has begun, once all is noted.
+        """
+
+    @abstractmethod
+    def note(self, journal: Any, fact: Mapping[str, Any]) -> None:
+        """Write down, durably, what is about to be done."""
+
+    @abstractmethod
+    def notes(self, gtrid: str) -> list[dict[str, Any]]:
+        """What was written down in a transaction's journal; nothing if it has gone."""
+
+    @abstractmethod
     def close(self, journal: Any) -> None:
         """Close a journal. Nothing if it is the parent's of this process."""
 
@@ -118,6 +166,13 @@ class WarehouseJournals(ABC):
 
         If it has published any, they are all that its own journal lists, which goes last. OperationalError if a task
         still makes files; the journal stays then.
+        """
+
+    @abstractmethod
+    def clear_but(self, gtrid: str, kept: Set[str], held: Any = None) -> None:
+        """Remove the files that a transaction and its attempts list, but for those kept; the own journal goes last.
+
+        Of a journal that is held, those that it listed when that began.
         """
 
     @abstractmethod

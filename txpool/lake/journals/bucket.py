@@ -1,8 +1,10 @@
 """The journals of a warehouse in a bucket, which are objects, as the tables' files are.
 
-    <warehouse>/_txpool/identity, …/catalog         as in a folder
+    <warehouse>/_txpool/identity, …/catalog, …/key  as in a folder
     <warehouse>/_txpool/staged/<gtrid>/begun        a transaction's journal is there
     <warehouse>/_txpool/staged/<gtrid>/<n>          objects that it makes, or takes over, and the ids of their uploads
+    <warehouse>/_txpool/staged/<gtrid>/note-<n>     what a branch in a REST catalog is about to do
+    <warehouse>/_txpool/staged/<gtrid>/swept        a sweep has begun
     <warehouse>/_txpool/staged/<gtrid>/<write>.<partition>.<attempt>/<n>
                                                     the same of an attempt's
 
@@ -10,21 +12,27 @@ Each object is an upload in parts. The journal has its id before its first part 
 completes it any more. That is what a folder's locks are for. An object is removed only if it says that this entry of
 the journal has made it. So an entry does no harm that arrives late, when its transaction has ended: whoever was not
 answered makes the object by another.
+
+Who ends a branch in a REST catalog lists the entries of files before it reads the notes, and removes them before it
+removes the notes. So no entry is taken for one without notes that has some.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from txpool import failpoints
 from txpool.errors import ConfigurationError, OperationalError, described
 from txpool.lake.journals.base import FOLDER, WarehouseJournals
+from txpool.resources.iceberg.manager import store_options
 from txpool.resources.s3 import check
 from txpool.resources.s3.bucket import MARK, NOT_THERE, Listed, StoreError
 from txpool.resources.s3.manager import MANAGER, OUTAGES
+from txpool.resources.s3.manifest import SWEPT
 from txpool.resources.s3.manifest import journal as entries_of
 
 if TYPE_CHECKING:
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
 
 _FORMAT: Final = 1
 _BEGUN: Final = "begun"
+_NOTE: Final = "note-"
 #: How often an upload is begun whose entry in the journal is not answered.
 _TRIES: Final = 5
 
@@ -48,18 +57,28 @@ class LakeUpload(NamedTuple):
     mark: str
 
 
+class Entries(NamedTuple):
+    """What a transaction's journal has: the entries of its attempts, its own, and its notes."""
+
+    attempts: list[Listed]
+    own: list[Listed]
+    notes: list[Listed]
+
+
 class BucketJournal:
     """An open journal: one of the transaction's, or of an attempt's."""
 
-    def __init__(self, gtrid: str, attempt: str = "") -> None:
+    def __init__(self, gtrid: str, prefix: str = "", entries: Entries | None = None) -> None:
         self.gtrid = gtrid
-        self.attempt = attempt
+        #: What it listed when it was opened again.
+        self.entries = entries
+        self._prefix = prefix
         self._count = 0
 
     def next_entry(self) -> str:
         """The name of its next entry."""
         self._count += 1
-        return f"{self.attempt}/{self._count}" if self.attempt else str(self._count)
+        return f"{self._prefix}{self._count}"
 
 
 class BucketJournals(WarehouseJournals):
@@ -68,9 +87,11 @@ class BucketJournals(WarehouseJournals):
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         self.name = settings.name
         self.root = (settings.warehouse or "").rstrip("/")
-        self.bucket = MANAGER.bucket(settings, recovery=recovery, url=self.root, hidden=FOLDER)
+        options = store_options(settings, recovery=recovery)
+        self.bucket = MANAGER.bucket(settings, url=self.root, hidden=FOLDER, options=options)
         self._staged = f"{self.bucket.hidden}staged/"
         self._settings = settings
+        self._key = self._bound = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BucketJournals, (self._settings,)  # whose references another process resolves
@@ -78,10 +99,29 @@ class BucketJournals(WarehouseJournals):
     def identity(self) -> str:
         return self.bucket.identity()
 
+    def generation(self) -> str:
+        return self.bucket.generation()
+
+    def key(self) -> str:
+        if not self._key:
+            where = f"{self.bucket.hidden}key"
+            self.bucket.put_new(where, secrets.token_hex(16))
+            content, answer = self.bucket.read(where)
+            shown = next((each for each in self.bucket.listed(where) if each.key == where), None)
+            if shown is None or shown.etag != answer["ETag"] or not self.bucket.is_ours(shown):
+                raise OperationalError(
+                    f"{self.name}: s3://{self.bucket.bucket}/{where} is not proven to be the bucket's owner's, and it "
+                    "shows which references are ours. Nothing was done; with nothing prepared there, remove it"
+                )
+            self._key = content.decode("ascii", "replace")
+        return self._key
+
     def binding(self, token: str) -> str:
-        key = f"{self.bucket.hidden}catalog"
-        self.bucket.put_new(key, token)
-        return self.bucket.read(key)[0].decode("ascii", "replace")
+        if self._bound != token:
+            key = f"{self.bucket.hidden}catalog"
+            self.bucket.put_new(key, token)
+            self._bound = self.bucket.read(key)[0].decode("ascii", "replace")
+        return self._bound
 
     def findings(self) -> Iterator[Finding]:
         yield check.of_conditions(self.bucket)
@@ -103,21 +143,34 @@ class BucketJournals(WarehouseJournals):
             )
         return location
 
-    def key(self, path: str) -> str:
+    def key_of(self, path: str) -> str:
         """The key of the object that has a path."""
         return f"{self.bucket.prefix}{path.removeprefix(f'{self.root}/')}"
+
+    def located(self, location: str) -> str:
+        """As S3's other names are, too."""
+        scheme, _, rest = location.partition("://")
+        return f"s3://{rest}" if scheme in ("s3a", "s3n") else location
+
+    def reader(self) -> PyArrowFileIO:
+        from txpool.lake.journals.objects import BucketReader
+
+        return BucketReader(self)
 
     def io(self, work: MakesFiles) -> PyArrowFileIO:
         from txpool.lake.journals.objects import BucketFileIO
 
         return BucketFileIO(work, self)
 
+    def make_once(self, path: str, content: bytes) -> None:
+        self.bucket.put_new(self.key_of(path), content)
+
     def size(self, path: str) -> int | None:
-        found = self.bucket.head(self.key(path))
+        found = self.bucket.head(self.key_of(path))
         return None if found is None else int(found["ContentLength"])
 
     def discard(self, path: str) -> None:
-        self.bucket.delete(self.key(path))
+        self.bucket.delete(self.key_of(path))
 
     def sync(self, paths: Iterable[str]) -> None:
         """Nothing: the store has answered that it has them."""
@@ -126,7 +179,7 @@ class BucketJournals(WarehouseJournals):
         """Remove what an upload has made, or would still make."""
         if failpoints.armed:
             failpoints.hit("lake.sweeping")
-        key = self.key(path)
+        key = self.key_of(path)
         self.bucket.abort(key, upload)
         found = self.bucket.head(key)
         if found is not None and found["Metadata"].get(MARK) == mark:
@@ -152,6 +205,39 @@ class BucketJournals(WarehouseJournals):
             raise FileExistsError(self.shown(gtrid))
         return BucketJournal(gtrid)
 
+    def reopen(self, gtrid: str) -> BucketJournal:
+        """Its entries have names of their own."""
+        if not self.exists(gtrid):
+            raise FileNotFoundError(self.shown(gtrid))
+        return BucketJournal(gtrid, _prefix())
+
+    def hold(self, journal: BucketJournal, gtrid: str) -> None:
+        """Nothing: there are no locks."""
+
+    def is_removed(self, journal: BucketJournal) -> bool:
+        # In this order: a sweep removes what says that it has begun after the other.
+        swept = self.bucket.staged_key(journal.gtrid, SWEPT)
+        return self.bucket.head(swept) is not None or not self.exists(journal.gtrid)
+
+    @contextmanager
+    def held_alone(self, gtrid: str, *, sweeping: bool = False) -> Iterator[BucketJournal | None]:
+        """Nobody is kept from it. What a sweep finds noted after it has begun is all that there is."""
+        if not any(True for _ in self.bucket.listed(self.bucket.staged_key(gtrid))):
+            yield None
+            return
+        if sweeping:  # whoever's is there
+            self.bucket.call("put_object", Key=self.bucket.staged_key(gtrid, SWEPT), Body=b"")
+        yield BucketJournal(gtrid, _prefix(), self._entries(gtrid))
+
+    def note(self, journal: BucketJournal, fact: Mapping[str, Any]) -> None:
+        self._put(journal.gtrid, f"{_NOTE}{journal.next_entry()}", {"note": fact})
+
+    def notes(self, gtrid: str) -> list[dict[str, Any]]:
+        """In the order in which each open journal has written them."""
+        found = [(each, self._content(each).get("note")) for each in self._entries(gtrid).notes]
+        found.sort(key=lambda each: (each[0].key.rpartition("-")[0], int(each[0].key.rpartition("-")[2])))
+        return [note for _, note in found if isinstance(note, dict)]
+
     def close(self, journal: BucketJournal) -> None:
         """Nothing: no lock is held."""
 
@@ -166,7 +252,7 @@ class BucketJournals(WarehouseJournals):
         return self._begin(journal, path)
 
     def _begin(self, journal: BucketJournal, path: str) -> LakeUpload:
-        key, entry = self.key(path), journal.next_entry()
+        key, entry = self.key_of(path), journal.next_entry()
         mark = f"{journal.gtrid}/{entry}"
         upload = str(self.bucket.call("create_multipart_upload", Key=key, Metadata={MARK: mark})["UploadId"])
         try:
@@ -185,9 +271,11 @@ class BucketJournals(WarehouseJournals):
 
     def _add(self, journal: BucketJournal, entry: str, uploads: Mapping[str, str], *, once: bool = False) -> None:
         files = {path.removeprefix(f"{self.root}/"): upload for path, upload in uploads.items()}
-        content = json.dumps({"format": _FORMAT, "files": files})
-        key = self.bucket.staged_key(journal.gtrid, entry)
-        self.bucket.call("put_object", once=once, Key=key, Body=content.encode())
+        self._put(journal.gtrid, entry, {"files": files}, once=once)
+
+    def _put(self, gtrid: str, entry: str, found: Mapping[str, Any], *, once: bool = False) -> None:
+        content = json.dumps({"format": _FORMAT, **found})
+        self.bucket.call("put_object", once=once, Key=self.bucket.staged_key(gtrid, entry), Body=content.encode())
 
     @contextmanager
     def attempt(self, gtrid: str, numbers: str) -> Iterator[BucketJournal]:
@@ -196,38 +284,60 @@ class BucketJournals(WarehouseJournals):
                 f"{self.name}: {self.shown(gtrid)} is not there for this task. Either {gtrid} has ended, or this "
                 "executor is led to another object store"
             )
-        yield BucketJournal(gtrid, numbers)
+        yield BucketJournal(gtrid, f"{numbers}/")
 
     def clear(self, gtrid: str, *, published: bool) -> None:
-        attempts, own = self._entries(gtrid)
-        kept = {path for each in own for path in self._read(each)} if published and attempts else set()
-        for each in (*attempts, *(() if published else own)):
-            for path, upload in self._read(each).items():
+        entries = self._entries(gtrid)
+        attempts, own, _ = entries
+        kept = {path for each in own for path in self._files(each)} if published and attempts else set()
+        self._clear((*attempts, *(() if published else own)), kept)
+        self._remove_journal(gtrid, entries)
+
+    def clear_but(self, gtrid: str, kept: Set[str], held: BucketJournal | None = None) -> None:
+        entries = held.entries if held is not None and held.entries is not None else self._entries(gtrid)
+        self._clear((*entries.attempts, *entries.own), kept)
+        self._remove_journal(gtrid, entries)
+
+    def _clear(self, entries: Iterable[Listed], kept: Set[str]) -> None:
+        for each in entries:
+            for path, upload in self._files(each).items():
                 if upload and path not in kept:
                     self._remove(path, upload, each.key.removeprefix(self._staged))
-        self.bucket.delete_all([each.key for each in attempts])
-        self._remove_journal(gtrid, own)
 
     def remove(self, gtrid: str) -> None:
-        self._remove_journal(gtrid, self._entries(gtrid)[1])
+        entries = self._entries(gtrid)
+        self._remove_journal(gtrid, entries._replace(attempts=[]))
 
-    def _remove_journal(self, gtrid: str, own: list[Listed]) -> None:
-        begun = self.bucket.staged_key(gtrid, _BEGUN)
-        self.bucket.delete_all([each.key for each in own if each.key != begun])
+    def _remove_journal(self, gtrid: str, entries: Entries) -> None:
+        begun, swept = (self.bucket.staged_key(gtrid, each) for each in (_BEGUN, SWEPT))
+        own = [each.key for each in entries.own]
+        self.bucket.delete_all([each.key for each in entries.attempts])
+        self.bucket.delete_all([each for each in own if each not in (begun, swept)])
+        self.bucket.delete_all([each.key for each in entries.notes])
         self.bucket.delete(begun)
+        self.bucket.delete_all([each for each in own if each == swept])
 
-    def _entries(self, gtrid: str) -> tuple[list[Listed], list[Listed]]:
-        """The entries of a transaction's attempts, and its own, those that are ours."""
+    def _entries(self, gtrid: str) -> Entries:
+        """Those that are ours."""
         prefix = self.bucket.staged_key(gtrid)
-        found: tuple[list[Listed], list[Listed]] = [], []
+        found = Entries([], [], [])
         for each in entries_of(self.bucket, gtrid):
-            found["/" not in each.key.removeprefix(prefix)].append(each)
+            name = each.key.removeprefix(prefix)
+            (found.attempts if "/" in name else found.notes if name.startswith(_NOTE) else found.own).append(each)
         return found
 
-    def _read(self, entry: Listed) -> dict[str, str]:
+    def _files(self, entry: Listed) -> dict[str, str]:
         """The files of an entry, and their uploads' ids; none if it is gone. OperationalError if it cannot be read."""
-        if entry.key.endswith(f"/{_BEGUN}"):
+        if entry.key.endswith((f"/{_BEGUN}", f"/{SWEPT}")):
             return {}
+        found = self._content(entry).get("files", {})
+        try:
+            return {self.inside(f"{self.root}/{name}"): str(upload) for name, upload in found.items()}
+        except AttributeError as error:
+            raise self._damaged(entry, error) from error
+
+    def _content(self, entry: Listed) -> dict[str, Any]:
+        """What an entry has; nothing if it is gone. OperationalError if it cannot be read."""
         try:
             content, _ = self.bucket.read(entry.key, IfMatch=entry.etag)
         except StoreError as error:
@@ -237,7 +347,15 @@ class BucketJournals(WarehouseJournals):
         try:
             found = json.loads(content)
             if found["format"] == _FORMAT:
-                return {self.inside(f"{self.root}/{name}"): str(upload) for name, upload in found["files"].items()}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise OperationalError(f"s3://{self.bucket.bucket}/{entry.key} is damaged: {described(error)}") from error
+                return dict(found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(entry, error) from error
         raise OperationalError(f"s3://{self.bucket.bucket}/{entry.key} is a later txpool's")
+
+    def _damaged(self, entry: Listed, error: Exception) -> OperationalError:
+        return OperationalError(f"s3://{self.bucket.bucket}/{entry.key} is damaged: {described(error)}")
+
+
+def _prefix() -> str:
+    """Of the names of entries that nobody else gives."""
+    return f"{secrets.token_hex(8)}-"

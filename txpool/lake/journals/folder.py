@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from txpool import failpoints
 from txpool.errors import ConfigurationError, OperationalError
 from txpool.lake.journals.base import FOLDER, WarehouseJournals
-from txpool.process.durable import create_file, identity_in, sync
+from txpool.process.durable import create_file, generation_in, identity_in, sync
 from txpool.process.locked_files import LockedFile, open_to_lock, unlock
 
 if TYPE_CHECKING:
@@ -54,16 +54,38 @@ class Journals(WarehouseJournals):
         self.require_own_folder()
         return found
 
+    def generation(self) -> str:
+        return generation_in(self.folder / "generation")
+
+    def key(self) -> str:
+        if os.stat(self.folder).st_mode & 0o077:
+            raise OperationalError(
+                f"{self.name}: others may read {self.folder}, and its key shows which references are ours. Nothing was "
+                f"done; chmod 700 {self.folder}"
+            )
+        return identity_in(self.folder / "key")
+
     def binding(self, token: str) -> str:
         file = self.folder / "catalog"
         with suppress(FileExistsError):
             create_file(file, token.encode("ascii"))
         return file.read_text(encoding="ascii")
 
+    def reader(self) -> PyArrowFileIO:
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        return PyArrowFileIO({})
+
     def io(self, work: MakesFiles) -> PyArrowFileIO:
         from txpool.lake.journals.files import JournaledFileIO
 
         return JournaledFileIO(work)
+
+    def make_once(self, path: str, content: bytes) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with suppress(FileExistsError):
+            create_file(path, content)
+        self.sync([path])
 
     def size(self, path: str) -> int | None:
         with suppress(FileNotFoundError):
@@ -85,6 +107,12 @@ class Journals(WarehouseJournals):
 
     def close(self, journal: LockedFile) -> None:
         close_journal(journal)
+
+    def is_removed(self, journal: LockedFile) -> bool:
+        return is_removed(journal)
+
+    def located(self, location: str) -> str:
+        return path_of(location)
 
     def inside(self, location: str) -> str:
         """Its absolute path."""
@@ -117,10 +145,7 @@ class Journals(WarehouseJournals):
         return self._open(self.path_of(gtrid), gtrid)
 
     def reopen(self, gtrid: str) -> LockedFile:
-        """The journal of a transaction, locked. OperationalError if other work holds it.
-
-        FileNotFoundError if it has gone.
-        """
+        """It is locked."""
         journal = open_to_lock(self.path_of(gtrid), append=True)
         try:
             self.hold(journal, gtrid)
@@ -135,7 +160,6 @@ class Journals(WarehouseJournals):
         self._write(journal, [os.path.relpath(path, self.root) for path in paths])
 
     def note(self, journal: LockedFile, fact: Mapping[str, Any]) -> None:
-        """Write down, durably, what is about to be done."""
         self._write(journal, [fact])
 
     def _write(self, journal: LockedFile, found: Iterable[Any]) -> None:
@@ -161,13 +185,12 @@ class Journals(WarehouseJournals):
         return []
 
     def notes(self, gtrid: str) -> list[dict[str, Any]]:
-        """What was written down in a transaction's journal; nothing if it has gone."""
         with suppress(FileNotFoundError):
             return [each for each in self._lines(self.path_of(gtrid), gtrid) if isinstance(each, dict)]
         return []
 
     def hold(self, journal: LockedFile, gtrid: str) -> None:
-        """Lock a transaction's journal until it is closed. OperationalError if another process holds it."""
+        """OperationalError if another process holds it."""
         try:
             fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -177,8 +200,8 @@ class Journals(WarehouseJournals):
             ) from error
 
     @contextmanager
-    def held_alone(self, gtrid: str) -> Iterator[LockedFile | None]:
-        """A transaction's journal, locked for the length of the block; None if it has gone."""
+    def held_alone(self, gtrid: str, *, sweeping: bool = False) -> Iterator[LockedFile | None]:
+        """It is locked, and so is that of whoever still works."""
         try:
             journal = self.reopen(gtrid)
         except FileNotFoundError:
@@ -262,8 +285,7 @@ class Journals(WarehouseJournals):
         # First: once it is gone, so are the attempts that it has published.
         self.clear_but(gtrid, set(self.listed(gtrid)) if published else set())
 
-    def clear_but(self, gtrid: str, kept: Set[str]) -> None:
-        """Remove the files that a transaction and its attempts list, but for those kept; the own journal goes last."""
+    def clear_but(self, gtrid: str, kept: Set[str], held: LockedFile | None = None) -> None:
         attempts = self.attempts(gtrid)
         remove_files(path for path in self.listed(gtrid) if path not in kept)
         for stem, path in attempts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.io.pyarrow import PyArrowFile
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from txpool.errors import NotSupportedError, OperationalError
 from txpool.lake.journals.files import JournaledFileIO
@@ -37,7 +37,7 @@ class LakeObject(ObjectFile):
             return
         super().close()
         made, bucket = self._made_by, self._journals.bucket
-        key, parts = self._journals.key(made.path), self.upload(overwrite=False).parts
+        key, parts = self._journals.key_of(made.path), self.upload(overwrite=False).parts
         try:
             bucket.complete(key, made.id, parts, IfNoneMatch="*")
         except StoreError as error:
@@ -65,7 +65,7 @@ class _Parts:
         return True
 
     def send(self, upload: Upload, number: int, content: bytes) -> str:
-        key = self._journals.key(upload.name)
+        key = self._journals.key_of(upload.name)
         sent = self._journals.bucket.call("upload_part", Key=key, UploadId=upload.id, PartNumber=number, Body=content)
         return str(sent["ETag"])
 
@@ -87,19 +87,28 @@ class LakeObjectFile(PyArrowFile):
 
 
 class BucketFileIO(JournaledFileIO):
-    """Objects, of one transaction. Any thread may write. Arrow's own client reads them."""
+    """Objects, of one transaction. Any thread may write."""
 
     def __init__(self, work: MakesFiles, journals: BucketJournals) -> None:
         super().__init__(work)
+        self._journals = journals
+        self.fs_by_scheme = BucketReader(journals).fs_by_scheme
+
+    def new_output(self, location: str) -> PyArrowFile:
+        path = self._journals.inside(location)
+        return LakeObjectFile(path, self.fs_by_scheme("s3", None), self._work, self._journals)
+
+
+class BucketReader(PyArrowFileIO):
+    """Objects, which Arrow's own client reads. Any thread may read."""
+
+    def __init__(self, journals: BucketJournals) -> None:
+        super().__init__({})
         self._journals = journals
         self._lock = Lock()
         self._access: dict[str, Any] = {}
         self._files: FileSystem | None = None
         self.fs_by_scheme = self._reading
-
-    def new_output(self, location: str) -> PyArrowFile:
-        path = self._journals.inside(location)
-        return LakeObjectFile(path, self._reading("s3", None), self._work, self._journals)
 
     def _reading(self, scheme: str, place: str | None) -> FileSystem:
         """Arrow's client, with the credentials of now."""

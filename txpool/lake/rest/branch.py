@@ -84,9 +84,7 @@ class ReferencesStaging:
         """The journals. Those of what is prepared are refused when they are swept."""
         self._place.identity()
         journals = self._place.journals
-        return [
-            LakeFiles(each, str(journals.path_of(each))) for each in sorted(set(journals.gtrids())) if is_gtrid(each)
-        ]
+        return [LakeFiles(each, journals.shown(each)) for each in sorted(set(journals.gtrids())) if is_gtrid(each)]
 
     def drop(self, table: StagingTable) -> None:
         self._place.sweep(table.gtrid)

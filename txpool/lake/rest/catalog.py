@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import CommitTableResponse, Table
@@ -16,11 +15,10 @@ from txpool.lake.rest.client import RestClient
 from txpool.lake.rest.work import StagedAppend
 
 if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
     from pyiceberg.table.snapshots import Summary
 
     from txpool.datasource import DataSource
-    from txpool.lake.journals.folder import Journals
+    from txpool.lake.journals.base import WarehouseJournals
     from txpool.lake.rest.work import ReferencesWork
 
 WHY = (
@@ -45,15 +43,12 @@ class RestLakeCatalog(RestClient):
 
     def __init__(self, work: ReferencesWork) -> None:
         self._work = work
-        super().__init__(work.name, **work.place.properties())
+        super().__init__(work.name, work.io, **work.place.properties())
 
     @property
-    def journals(self) -> Journals:
+    def journals(self) -> WarehouseJournals:
         """Where the warehouse's files are listed."""
         return self._work.journals
-
-    def _load_file_io(self, properties: Mapping[str, str] = {}, location: str | None = None) -> FileIO:
-        return self._work.io
 
     def load_table(self, identifier: Any) -> AppendedTable:
         self._work.require()

@@ -18,10 +18,11 @@ def findings(settings: DataSourceSettings) -> Iterator[Finding]:
     """The findings about the server, and about the references there."""
     place = References(settings)
     try:
-        identity, found = place.identity(), list(place.listed())
+        identity, found, more = place.identity(), list(place.listed()), list(place.journals.findings())
     except Exception as error:
         yield failure("connection", f"{settings.name} cannot be used: {redact(described(error), settings.secrets)}")
         return
+    yield from more
     ours = {xid.joined for xid, _, proven in found if proven}
     yield ok(
         "connection",

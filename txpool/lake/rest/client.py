@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 from pyiceberg.catalog.rest import AUTH, RestCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError, RESTError
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from requests import RequestException
 
 from txpool.errors import OperationalError, described
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 #: How long a request may take to connect, and to be answered, in seconds.
 _TIMES: Final = (10, 60)
+#: By which pyiceberg asks the server for credentials of the tables' files.
+_DELEGATION: Final = "X-Iceberg-Access-Delegation"
 #: It was dropped since, or is none that a branch of this user's can be in.
 _NO_NAMESPACE: Final = (NoSuchNamespaceError, ForbiddenError)
 _NO_TABLE: Final = (NoSuchTableError, ForbiddenError, ValidationError)
@@ -37,7 +38,9 @@ class TableGone(OperationalError):
 class RestClient(RestCatalog):
     """A REST catalog. Making it asks the server for its configuration: OperationalError if it does not give that."""
 
-    def __init__(self, name: str, **properties: str) -> None:
+    def __init__(self, name: str, files: FileIO, **properties: str) -> None:
+        #: By what the tables' files are read: neither the server nor a table says.
+        self._files = files
         try:
             super().__init__(name, **properties)
         except (RESTError, RequestException) as error:
@@ -52,6 +55,7 @@ class RestClient(RestCatalog):
 
     def _create_session(self) -> Session:
         session = super()._create_session()
+        session.headers.pop(_DELEGATION, None)
         session.request = partial(session.request, timeout=_TIMES)  # type: ignore[method-assign]
         return session
 
@@ -59,7 +63,7 @@ class RestClient(RestCatalog):
         return False  # the server does not know what is staged
 
     def _load_file_io(self, properties: Mapping[str, str] = {}, location: str | None = None) -> FileIO:
-        return PyArrowFileIO({})
+        return self._files
 
     def tables(self) -> Iterator[Table]:
         """All tables that this user may read."""
@@ -87,8 +91,11 @@ class RestClient(RestCatalog):
 
 
 def properties_of(uri: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """pyiceberg's properties of a catalog: a user and a password are its credential, a password alone its token."""
-    found = {"uri": uri} | dict(options)
+    """pyiceberg's properties of a catalog: a user and a password are its credential, a password alone its token.
+
+    Those of a bucket are the warehouse's.
+    """
+    found = {"uri": uri} | {name: value for name, value in options.items() if not name.startswith("s3.")}
     user, password = found.pop("user", None), found.pop("password", None)
     if password is not None:
         found |= {"token": password} if user is None else {"credential": f"{user}:{password}"}

@@ -19,10 +19,9 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID
 from requests import RequestException
 
 from txpool.errors import OperationalError, described
-from txpool.lake.journals.folder import Journals, sync_files
+from txpool.lake.journals.kinds import journals_of
 from txpool.lake.rest.client import RestClient, properties_of
 from txpool.lake.rest.snapshots import COUNTS, Proof, leads, requires
-from txpool.process.durable import create_file, generation_in, identity_in
 from txpool.resources.own.resource import Resource
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ GENERATION: Final = "generation"
 _TRIES: Final = 20
 #: After these the commit may have landed, also after a 409: its first try may have, whose answer was lost.
 _LOOK_AGAIN: Final = (BadRequestError, CommitFailedException, CommitStateUnknownException, RequestException)
-#: What the folder says that it belongs to, in place of a catalog's token.
+#: What the warehouse says that it belongs to, in place of a catalog's token.
 _BOUND: Final = "rest"
 
 
@@ -60,7 +59,7 @@ class RestPlace(Resource):
     def __init__(self, settings: DataSourceSettings, *, recovery: bool = False) -> None:
         super().__init__(settings.name)
         self.file = settings.file
-        self.journals = Journals(settings.name, os.path.realpath(settings.warehouse or ""))
+        self.journals = journals_of(settings, recovery=recovery)
         self.settings, self._recovery = settings, recovery
         self._clients: dict[int, RestClient] = {}
 
@@ -73,44 +72,32 @@ class RestPlace(Resource):
         """The client of this process: a child of a fork uses no connection of its parent's."""
         found = self._clients.get(os.getpid())
         if found is None:
-            found = self._clients.setdefault(os.getpid(), RestClient(self.name, **self.properties()))
+            found = self._clients.setdefault(
+                os.getpid(), RestClient(self.name, self.journals.reader(), **self.properties())
+            )
         return found
 
     # -- the place ----------------------------------------------------------------------------------------------
 
     def identity(self) -> str:
-        """The warehouse's, which has to be a folder of REST catalogs' tables that nobody else can read or write."""
-        error, folder = self.settings.properties.error, self.journals.folder
-        if not os.path.isdir(self.journals.root):
-            raise error(
-                "warehouse", f"leads to {self.journals.root}, which is no folder: make it, where the tables are"
-            )
-        found = identity_in(folder / "identity")
-        self.journals.require_own_folder()
-        if os.stat(folder).st_mode & 0o077:
-            raise OperationalError(
-                f"{self.name}: others may read {folder}, and its key shows which references are ours. Nothing was "
-                f"done; chmod 700 {folder}"
-            )
-        binding = folder / "catalog"
-        if not binding.exists():
-            with suppress(FileExistsError):  # another process was faster
-                create_file(binding, _BOUND.encode("ascii"))
-        if binding.read_text(encoding="ascii") != _BOUND:
-            raise error(
+        """The warehouse's, which has to be one of REST catalogs' tables, with a key that is ours alone."""
+        found = self.journals.identity()
+        self.journals.key()
+        if self.journals.binding(_BOUND) != _BOUND:
+            raise self.settings.properties.error(
                 "warehouse",
-                f"is {self.journals.root}, which belongs to a catalog in a datasource: give each a folder of its own. "
+                f"is {self.journals.root}, which belongs to a catalog in a datasource: give each a place of its own. "
                 "Nothing was done",
             )
         return found
 
     def generation(self) -> str:
-        return generation_in(self.journals.folder / GENERATION)
+        return self.journals.generation()
 
     @property
     def proof(self) -> Proof:
         """By which our snapshots are known."""
-        return Proof(identity_in(self.journals.folder / "key"))
+        return Proof(self.journals.key())
 
     def begin_table(self, table: Table) -> None:
         """Give an empty table its first snapshot, which is empty: until then it takes no reference but main.
@@ -122,17 +109,12 @@ class RestPlace(Resource):
         location = f"{metadata.location.rstrip('/')}/metadata/txpool-empty-{metadata.table_uuid}.avro"
         path = self.journals.inside(location)
         sequence = metadata.next_sequence_number()
-        if not os.path.exists(path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with TemporaryDirectory() as folder:
-                draft = Path(folder, "draft.avro")
-                output = PyArrowFileIO({}).new_output(str(draft))
-                version = metadata.format_version
-                with write_manifest_list(version, output, number, None, sequence, "null"):
-                    pass
-                with suppress(FileExistsError):  # the same, another's
-                    create_file(path, draft.read_bytes())
-        sync_files(self.journals.root, [path])
+        with TemporaryDirectory() as folder:
+            draft = Path(folder, "draft.avro")
+            output = PyArrowFileIO({}).new_output(str(draft))
+            with write_manifest_list(metadata.format_version, output, number, None, sequence, "null"):
+                pass
+            self.journals.make_once(path, draft.read_bytes())
         totals = {each: "0" for each in sorted(COUNTS) if each.startswith("total-")}  # or none after it would have any
         empty = {
             "snapshot-id": number,

@@ -14,15 +14,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AddSnapshotUpdate
 
 from txpool import failpoints
 from txpool.config.secrets import redact
 from txpool.errors import OperationalError, described
-from txpool.lake.journals.files import AttemptFiles, JournaledFileIO
-from txpool.lake.journals.folder import close_journal, path_of, sync_files
+from txpool.lake.journals.files import AttemptFiles
 from txpool.lake.rest.client import TableGone
 from txpool.lake.rest.place import GENERATION, LookAgain, RestPlace, looking_again
 from txpool.lake.rest.snapshots import (
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
-
-    from txpool.process.locked_files import LockedFile
 
 logger = logging.getLogger("txpool")
 
@@ -232,8 +228,8 @@ class References(RestPlace):
             spec = manifests[0].partition_spec_id if manifests else metadata.default_spec_id
             schema = metadata.current_schema_id if staged.schema_id is None else staged.schema_id
             added = added_files(metadata, [number], table.io)
-            made = appended(table, added, schema, spec, JournaledFileIO(files))
-            sync_files(self.journals.root, files.made)
+            made = appended(table, added, schema, spec, self.journals.io(files))
+            self.journals.sync(files.made)
             made = self.proof.signed(made, [staged], name, str(metadata.table_uuid))
             made = made.model_copy(update={"schema_id": metadata.current_schema_id})
             updates: list[Any] = [AddSnapshotUpdate(snapshot=made), leads(MAIN_BRANCH, made.snapshot_id), drop]
@@ -244,17 +240,17 @@ class References(RestPlace):
             return self.committed(table, as_they_were, *updates)
 
     @contextmanager
-    def _journal(self, xid: Xid, reference: Reference) -> Iterator[LockedFile]:
-        """The branch's journal, locked. It is a new one if another has ended the branch, or somebody has removed it.
+    def _journal(self, xid: Xid, reference: Reference) -> Iterator[Any]:
+        """The branch's journal, held. It is a new one if another has ended the branch, or somebody has removed it.
 
         It knows of the reference before it lists a file: so a sweep keeps what the table names.
         """
         with suppress(FileExistsError):
             if not self.journals.exists(xid.gtrid):
-                close_journal(self.journals.open(xid.gtrid))
+                self.journals.close(self.journals.open(xid.gtrid))
         with self.journals.held_alone(xid.gtrid) as journal:
             if journal is None:
-                raise LookAgain(f"{self.journals.path_of(xid.gtrid)} was removed at this moment")
+                raise LookAgain(f"{self.journals.shown(xid.gtrid)} was removed at this moment")
             known = self.journals.notes(xid.gtrid)
             for fact in (_DECIDED, {"xid": xid.joined, "reference": [[*reference.table], *reference[1:]]}):
                 if fact not in known:
@@ -270,12 +266,12 @@ class References(RestPlace):
         """
         with self.journals.held_alone(gtrid) as journal:
             if journal is not None and all((name, each.uuid) in ended for name, each in self._noted(gtrid)):
-                self.journals.clear_but(gtrid, self._named(ended.values()))
+                self.journals.clear_but(gtrid, self._named(ended.values()), journal)
 
     def _named(self, tables: Iterable[tuple[TableMetadata | None, int]]) -> set[str]:
-        files = PyArrowFileIO({})
+        files = self.journals.reader()
         return {
-            path_of(each)
+            self.journals.located(each)
             for metadata, since in tables
             if metadata is not None
             for each in named_files(metadata, since, files)
@@ -286,7 +282,7 @@ class References(RestPlace):
 
         OperationalError if it is prepared, if its process still works, or if a table changes or does not answer.
         """
-        with self.journals.held_alone(gtrid) as journal:
+        with self.journals.held_alone(gtrid, sweeping=True) as journal:
             if journal is None:
                 return
             found = []
@@ -297,7 +293,7 @@ class References(RestPlace):
                 absent = {name: None, MAIN_BRANCH: main}
                 now = self.committed(table, absent, drops(name))
                 found.append((now, reference.since))
-            self.journals.clear_but(gtrid, self._named(found))
+            self.journals.clear_but(gtrid, self._named(found), journal)
 
 
 def _parsed(name: str) -> Xid:

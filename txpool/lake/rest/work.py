@@ -5,12 +5,11 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.lake.journals.files import AttemptFiles, JournaledFileIO
-from txpool.lake.journals.folder import Journals, is_removed, sync_files
+from txpool.lake.journals.files import AttemptFiles
 from txpool.lake.rest.place import looking_again
 from txpool.lake.rest.references import References
 from txpool.lake.rest.snapshots import Reference, added_files, appended
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
     from txpool.lake.rest.catalog import RestLakeCatalog
-    from txpool.process.locked_files import LockedFile
     from txpool.tm.transaction import Transaction
 
 
@@ -36,8 +34,6 @@ class StagedAppend:
 
 class ReferencesWork(StagedFiles, Work):
     """The appends of one transaction in one REST catalog."""
-
-    journals: Journals
 
     def __init__(self, place: References, gtrid: str) -> None:
         super().__init__(place.name, place.journals, gtrid)
@@ -68,7 +64,7 @@ class ReferencesWork(StagedFiles, Work):
         except FileNotFoundError:
             self._open(transaction, self._hold)
 
-    def _hold(self, journal: LockedFile) -> None:
+    def _hold(self, journal: Any) -> None:
         self._has_journal = True
         self.journals.hold(journal, self.gtrid)
 
@@ -85,20 +81,23 @@ class ReferencesWork(StagedFiles, Work):
             raise Refused(str(error)) from error
         if journal is None:
             raise Refused(f"the journal of {self.gtrid} could not be opened")
-        if is_removed(journal):
-            raise Refused(f"{self.journals.path_of(self.gtrid)}, which lists what {self.gtrid} has made, was removed")
+        if self.journals.is_removed(journal):
+            raise Refused(self._removed())
         try:
             with closing(AttemptFiles(self.journals, journal)) as files:
                 for name, staged in sorted(self.staged.items()):
                     looking_again(partial(self._refer, xid, name, staged, files, journal))
                     if failpoints.armed:
                         failpoints.hit("lake.referenced")
+            if self.journals.is_removed(journal):  # since what is noted now is what a sweep has looked at, or not
+                raise OperationalError(self._removed())
         finally:
             self._close()  # whoever ends it locks the journal
 
-    def _refer(
-        self, xid: str, name: tuple[str, ...], staged: StagedAppend, files: AttemptFiles, journal: LockedFile
-    ) -> None:
+    def _removed(self) -> str:
+        return f"{self.journals.shown(self.gtrid)}, which lists what {self.gtrid} has made, was removed"
+
+    def _refer(self, xid: str, name: tuple[str, ...], staged: StagedAppend, files: AttemptFiles, journal: Any) -> None:
         """Make the reference in one table, unless it is there."""
         table = self.place.client.load_table(name)
         metadata, uuid = table.metadata, str(table.metadata.table_uuid)
@@ -118,12 +117,12 @@ class ReferencesWork(StagedFiles, Work):
             self.place.begin_table(table)
             table = self.place.client.load_table(name)
             metadata = table.metadata
-        io, then = JournaledFileIO(files), staged.metadata
+        io, then = self.journals.io(files), staged.metadata
         ours = [each for each in then.snapshots if each.snapshot_id not in staged.theirs]
         added = added_files(then, {each.snapshot_id for each in ours}, io)
         snapshot = appended(table, added, then.current_schema_id, then.default_spec_id, io)
         snapshot = self.place.proof.signed(snapshot, ours, xid, uuid)
-        sync_files(self.journals.root, self._files.keys() | files.made)
+        self.journals.sync(self._files.keys() | files.made)
         if failpoints.armed:
             failpoints.hit("lake.synced")
         reference = Reference(name, uuid, snapshot.snapshot_id, metadata.next_sequence_number() - 1)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from txpool.config.secrets import Secret
 from txpool.errors import ConfigurationError, Error, OperationalError, described
 from txpool.findings.finding import Finding, failure, ok
 from txpool.resource_managers import ICEBERG
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 
 #: The warehouses that are in an object store.
 IN_BUCKETS = re.compile("s3://")
+#: pyiceberg's names of what reaches an object store, and of two more, and S3's client's.
+_STORE = {
+    "s3.endpoint": "endpoint_url",
+    "s3.region": "region_name",
+    "s3.access-key-id": "aws_access_key_id",
+    "s3.secret-access-key": "aws_secret_access_key",
+    "s3.session-token": "aws_session_token",
+    "s3.addressing-style": "addressing_style",
+    "s3.verify": "verify",
+}
 _PASSWORD = re.compile(r"//[^/?#]*:[^/?#]*@")
 
 
@@ -61,11 +72,13 @@ class Iceberg(ResourceManager):
         elif settings.catalog_uri:
             raise error("catalog.uri", "has no use without catalog.type = rest")
         if IN_BUCKETS.match(settings.warehouse or ""):
-            if settings.catalog_type:
-                raise error("warehouse", "is a bucket, which a REST server's catalog cannot have here: name a folder")
             if not re.match("s3://[^/]", settings.warehouse or ""):
                 raise error("warehouse", "names no bucket: write warehouse = s3://bucket/warehouse")
-            if settings.credentials is not None or settings.issuer is not None:
+            if settings.catalog_type:
+                for name in settings.driver_options:
+                    if name.startswith("s3.") and name not in _STORE:
+                        raise error(f"driver.{name}", f"has no use: write driver.{', driver.'.join(_STORE)}")
+            elif settings.credentials is not None or settings.issuer is not None:
                 raise error("credentials", "has no use: S3's own sources of credentials renew them")
         for key, example in (where, ("warehouse", "warehouse")):
             if key not in settings.properties:
@@ -110,6 +123,20 @@ class Iceberg(ResourceManager):
             yield failure("connection", f"{settings.name} cannot be used: {described(error)}")
             return
         yield ok("connection", f"the catalog of {settings.name} is in {settings.catalog}: check that file, too")
+
+
+def store_options(settings: DataSourceSettings, *, recovery: bool = False) -> dict[str, Any]:
+    """The options of the client of the warehouse's bucket, secrets revealed: never log or keep them.
+
+    A REST server's catalog has the user and the password to itself, and what it tells of the bucket is not used.
+    """
+    if not settings.catalog_type:
+        return settings.connect_options(recovery)
+    return {
+        _STORE[name]: value.reveal() if isinstance(value, Secret) else value
+        for name, value in settings.driver_options.items()
+        if name in _STORE
+    }
 
 
 def _rest(settings: DataSourceSettings, name: str) -> Any:

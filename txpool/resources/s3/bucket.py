@@ -193,10 +193,11 @@ class Bucket:
         except BotoCoreError as error:
             raise StoreError(f"{self.name}: {self.shown}: {redact(described(error))}", "") from None
 
-    def put_new(self, key: str, content: str, *, once: bool = False) -> bool:
+    def put_new(self, key: str, content: str | bytes, *, once: bool = False) -> bool:
         """Write an object, unless there is one; whether it was written. What was sent `once` never appears again."""
+        body = content.encode() if isinstance(content, str) else content
         try:
-            self.call("put_object", once=once, Key=key, Body=content.encode(), IfNoneMatch="*")
+            self.call("put_object", once=once, Key=key, Body=body, IfNoneMatch="*")
         except StoreError as error:
             if error.code not in TAKEN:
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -55,11 +55,22 @@ class S3(ResourceManager):
         return None if settings.staging is None else Place(settings.name, str(settings.staging))
 
     def bucket(
-        self, settings: DataSourceSettings, *, recovery: bool = False, url: str = "", hidden: str = HIDDEN
+        self,
+        settings: DataSourceSettings,
+        *,
+        recovery: bool = False,
+        url: str = "",
+        hidden: str = HIDDEN,
+        options: Mapping[str, Any] | None = None,
     ) -> Bucket:
-        """The bucket of a datasource, or that at `url`. ConfigurationError if botocore is missing."""
+        """The bucket of a datasource, or that at `url` by a client with these options.
+
+        ConfigurationError if botocore is missing.
+        """
         require_client(settings.name, self.requirement)
-        options, account = settings.connect_options(recovery), settings.bucket_owner or ""
+        account = settings.bucket_owner or ""
+        if options is None:
+            options = settings.connect_options(recovery)
         return Bucket(settings.name, url or settings.url, options, account, settings.prepared_owners, hidden=hidden)
 
     def _resource(self, settings: DataSourceSettings, *, recovery: bool = False) -> BucketResource:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from txpool.errors import OperationalError
 from txpool.lake.rest.references import References
 
 if TYPE_CHECKING:
@@ -18,7 +20,8 @@ class KitTable:
     """A table, which a client of its own makes before the first row, and drops."""
 
     def __init__(self, settings: DataSourceSettings) -> None:
-        self._client = References(settings).client
+        self._place = References(settings)
+        self._client = self._place.client
         self._namespace = f"txpool_conformance_{secrets.token_hex(4)}"
         self._table = f"{self._namespace}.rows"
         self._client.create_namespace(self._namespace)
@@ -34,6 +37,11 @@ class KitTable:
         return key in self._client.load_table(self._table).scan().to_arrow()["key"].to_pylist()
 
     def close(self) -> None:
-        """Drop the table."""
+        """Drop the table, once nothing is noted of it: else recovery would list that for ever."""
+        journals = self._place.journals
+        for gtrid in {*journals.gtrids()}:
+            if any(note.get("reference", [[""]])[0][0] == self._namespace for note in journals.notes(gtrid)):
+                with suppress(OperationalError):  # something is prepared
+                    self._place.sweep(gtrid)
         self._client.drop_table(self._table)
         self._client.drop_namespace(self._namespace)

@@ -487,6 +487,25 @@ def test_a_branch_that_rolls_back_beside_a_table_that_was_dropped_leaves_nothing
     assert site.ids("orders") == []
 
 
+@pytest.mark.parametrize("point", ["coordinator.decided", "lake.ended"])
+def test_a_branch_whose_table_is_gone_for_good_ends_as_a_hazard(point: str, site: RestSite) -> None:
+    """Its file says so: without that a uri that leads to another catalog would show the same."""
+    assert site.killed(1, point)
+    site.client.drop_table("db.lines")
+    site.gone()
+    report = site.scan()
+    assert not report.heuristics
+    assert "dropped.tables = db.lines" in str(report.errors)
+    with site.file.open("a") as file:
+        file.write("dropped.tables = db.lines\n")
+    (found,) = site.scan().heuristics
+    assert found.ended == "lost"
+    site.scan()
+    assert site.ids("orders") == [1]
+    site.client.create_table("db.lines", rows().schema)
+    assert [each for each in site.left() if "txpool-empty" not in each[1]] == []
+
+
 def test_what_a_table_has_got_outlives_it(site: RestSite) -> None:
     """The commit was killed before the journal went. A uri that leads to another catalog shows no table either."""
     assert site.killed(1, "lake.ended")

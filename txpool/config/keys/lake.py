@@ -20,4 +20,12 @@ LAKE_KEYS = (
         None,
         "With driver = iceberg: the folder of the tables' files, which must exist, or s3://bucket/prefix.",
     ),
+    Key(
+        "dropped.tables",
+        "names",
+        None,
+        "With catalog.type = rest: tables that are gone for good, as `db.orders`. What was to commit there is reported "
+        "as a heuristic hazard, and no longer waited for.",
+        {"pattern": r"[^,\s][^,]*", "right": "names of tables"},
+    ),
 )

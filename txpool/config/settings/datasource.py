@@ -97,6 +97,7 @@ class DataSourceSettings:
     catalog_type: str | None
     catalog_uri: str | None
     warehouse: str | None
+    dropped_tables: tuple[str, ...]
     parking: str | None
     parking_after: int
     folder: Path | None

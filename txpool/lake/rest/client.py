@@ -84,9 +84,11 @@ class RestClient(RestCatalog):
         for each in self.tables():
             if str(each.metadata.table_uuid) == reference.uuid:
                 return each
+        name = ".".join(reference.table)
         raise TableGone(
-            f"the catalog at {self.uri} has no table {'.'.join(reference.table)} with the uuid {reference.uuid}: it "
-            "was dropped, or the uri leads to another catalog. Nothing was removed"
+            f"the catalog at {self.uri} has no table {name} with the uuid {reference.uuid}: it was dropped, or the uri "
+            "leads to another catalog. Nothing was removed. Register the table again from its metadata, or write "
+            f"dropped.tables = {name} into recovery's file of this datasource if it is gone for good"
         )
 
 

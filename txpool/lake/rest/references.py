@@ -175,12 +175,15 @@ class References(RestPlace):
         self, xid: Xid, reference: Reference, *, commit: bool
     ) -> tuple[BranchOutcome | None, TableMetadata | None]:
         """How the branch has ended in one table; None if nothing shows that. And the metadata then of what is there."""
+        decided = commit or self._is_decided(xid.gtrid)
         try:
-            table = self.client.table_of(reference)
+            table = self._table_of(reference)
         except TableGone:
-            if commit or self._is_decided(xid.gtrid):
+            if decided:
                 raise
-            return BranchOutcome.ROLLED_BACK, None  # the reference went with it
+            table = None
+        if table is None:
+            return (None if decided else BranchOutcome.ROLLED_BACK), None  # the reference went with it
         metadata, name = table.metadata, xid.joined
         found = metadata.refs.get(name)
         if found is None:
@@ -201,6 +204,15 @@ class References(RestPlace):
         if failpoints.armed:
             failpoints.hit("lake.table-ended")
         return outcome, after
+
+    def _table_of(self, reference: Reference) -> Table | None:
+        """Its table; None if the datasource's file says that it was dropped for good. TableGone."""
+        try:
+            return self.client.table_of(reference)
+        except TableGone:
+            if ".".join(reference.table) in self.settings.dropped_tables:
+                return None
+            raise
 
     def _dropped(self, table: Table, name: str, *, forget: bool = False) -> TableMetadata:
         """Drop a reference, and let the table forget its snapshot."""
@@ -287,7 +299,9 @@ class References(RestPlace):
                 return
             found = []
             for name, reference in self._noted(gtrid):
-                table = self.client.table_of(reference)
+                table = self._table_of(reference)
+                if table is None:
+                    continue
                 # It changes nothing, and says so only if the reference is not there: no copy that a cache has kept.
                 main = table.metadata.current_snapshot_id
                 absent = {name: None, MAIN_BRANCH: main}

@@ -59,7 +59,7 @@ async def enter(block: transaction, frame: FrameType) -> Transaction:
 
 
 def enlist(transaction: Transaction, resource: Resource) -> Coroutine[Any, Any, Any] | None:
-    """As `Transaction.enlist`, to be awaited; None where this is called in no task."""
+    """As `Transaction.enlist`, to be awaited; None if this is called in no task."""
     if _get_running_loop() is None or current() is not None:
         return None
     return run(lambda: in_thread(own.enlist, transaction, resource))

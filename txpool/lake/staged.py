@@ -33,7 +33,7 @@ class StagedFiles:
         self._journal: Any = None
         #: What each file is made by.
         self._files: dict[str, Any] = {}
-        self._ending = self._over = False
+        self._completing = self._over = False
 
     def _transaction(self) -> Transaction | None:
         """The transaction; None once it was dropped."""
@@ -42,7 +42,7 @@ class StagedFiles:
     def begin_writing(self) -> None:
         """Open the journal, before the first file."""
         transaction = self.require()
-        if self._ending:
+        if self._completing:
             raise ProgrammingError(
                 f"catalog {self.name}: {self.gtrid} is committing its changes already, and nothing was done"
             )

@@ -113,7 +113,7 @@ class LakeWork(StagedFiles):
         self._require_finished()
         for _, staged in sorted(self.staged.items()):
             self._write(staged)
-        self._ending = True
+        self._completing = True
         if failpoints.armed:
             failpoints.hit("lake.written")
         self._require_journal()

@@ -63,7 +63,7 @@ class _Try:
 
     message: ReceivedMessage
     #: How many others had begun by then, and not ended.
-    beside: int
+    others: int
     is_open: bool = True
 
 
@@ -130,7 +130,7 @@ class Consumer:
 
     def _give_back(self, source: MessageSession) -> None:
         while self._owed:
-            source.give_back(self._owed[-1].message, self._owed[-1].beside)
+            source.give_back(self._owed[-1].message, self._owed[-1].others)
             self._owed.pop()
 
     def _batch(self, source: MessageSession) -> tuple[int, bool, bool]:
@@ -205,10 +205,10 @@ class Consumer:
         """
         if message.tries >= source.parking_after:
             raise _AllTried
-        with source.counting(message) as beside:
-            if message.tries + beside >= source.parking_after:
+        with source.counting(message) as others:
+            if message.tries + others >= source.parking_after:
                 raise _AllTried
-            begun = _Try(replace(message, tries=message.tries + beside), beside)
+            begun = _Try(replace(message, tries=message.tries + others), others)
             self._owed.append(begun)  # it may be counted from here on
         tries.append(begun)
         try:

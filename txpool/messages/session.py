@@ -225,12 +225,12 @@ class MessageSession(ABC):
             with tables.apart(self.datasource) as cursor:
                 tables.forget_tries(cursor, tried)
 
-    def give_back(self, message: ReceivedMessage, beside: int) -> None:
+    def give_back(self, message: ReceivedMessage, others: int) -> None:
         """Write durably that a try does not count, which has begun beside so many others, or was to begin."""
         if (tried := self._tried(message)) is not None:
             tables = tables_of(self.datasource)
             with tables.apart(self.datasource) as cursor:
-                tables.take_back(cursor, tried, beside)
+                tables.take_back(cursor, tried, others)
 
     def in_vain(self, messages: Sequence[ReceivedMessage]) -> None:
         """Note that these were received, and neither done nor tried: a batch has failed, or there was an outage."""

@@ -90,21 +90,21 @@ class _Exchange:
         #: The application was told that the client has gone away: it may have given up its work.
         self._gone = False
         #: The transaction's end has begun.
-        self._ending = False
+        self._completing = False
         #: The error of its end, if the response was not sent.
         self._failure: TransactionError | None = None
 
     async def run(self, app: Application) -> None:
         try:
             await app(self._scope, self._receive, self._send)
-            if not self._ending:
+            if not self._completing:
                 self._require_client()
                 raise ProgrammingError(f"{self._name}: the application has returned, and not completed its response")
         except BaseException as error:
             if self._failure is not None and isinstance(error, Exception):  # raised into the application, and answered
                 return
-            if not self._ending:
-                self._ending = True
+            if not self._completing:
+                self._completing = True
                 await dismiss(self._block, error)
             if self._gone and isinstance(error, ConnectionAbortedError):
                 logger.info("%s", error)
@@ -128,7 +128,7 @@ class _Exchange:
     async def _send(self, message: Message) -> None:
         if self._failure is not None:
             raise self._failure
-        if self._ending:
+        if self._completing:
             await self._send_on(message)
             return
         kind = message["type"]
@@ -180,7 +180,7 @@ class _Exchange:
 
     async def _end(self) -> None:
         """End the transaction, and send the response; or an error, which is raised, too."""
-        self._ending = True
+        self._completing = True
         error = None
         if self._rollback_on_status(self._status):
             error = responses.ErrorResponse(f"{self._name} was answered by {self._status}")

@@ -51,7 +51,7 @@ class Demarcation(_Base):
         self._begun: transaction | None = None
         self._within: ref[Transaction] | None = None
         #: Its block ends the transaction at this moment.
-        self._ending = False
+        self._completing = False
         self._in_atomic_block = False
         #: Where the outermost block is.
         self._extent: Extent | None = None
@@ -73,7 +73,7 @@ class Demarcation(_Base):
         if self._pid != os.getpid():
             self._forget_parents()
         here = current()
-        if self._within is not None and not self._ending:
+        if self._within is not None and not self._completing:
             within = self._within()
             if within is None or within.ended or within.abandoned:
                 if self._has_outlived():
@@ -162,7 +162,7 @@ class Demarcation(_Base):
     @property
     def in_atomic_block(self) -> bool:
         """Whether a block of this alias is open. One that an interrupt has kept from its end is not."""
-        if self._in_atomic_block and self._within is not None and not self._ending:
+        if self._in_atomic_block and self._within is not None and not self._completing:
             current()  # finds that the block is over, and rolls back
             within = self._within()
             if (within is None or within.ended or within.abandoned) and not self._has_outlived():
@@ -212,11 +212,11 @@ class Demarcation(_Base):
 
     def require_left(self) -> None:
         """Before the transaction commits: TransactionManagementError if a block of this alias is open."""
-        if self._in_atomic_block and not self._ending:
+        if self._in_atomic_block and not self._completing:
             raise TransactionManagementError(f"an atomic block of alias {self.alias!r} has not been left")
 
     def get_autocommit(self) -> bool:
-        if self._begun is not None and not self._in_atomic_block and not self._ending:
+        if self._begun is not None and not self._in_atomic_block and not self._completing:
             self._leave()  # an interrupt came as the block was entered or left
         if self._sync() is not None or self._outlived:
             return False
@@ -267,7 +267,7 @@ class Demarcation(_Base):
 
     def _end(self, error: BaseException | None) -> None:
         block: Any = self._begun
-        ended, self._ending = block.entered_transaction, True
+        ended, self._completing = block.entered_transaction, True
         try:
             with debug_transaction(self, "COMMIT" if error is None else "ROLLBACK"):
                 block.__exit__(None if error is None else type(error), error, None)
@@ -278,7 +278,7 @@ class Demarcation(_Base):
                 Aliases.of(ended).drop_hooks()
             raise
         finally:
-            self._ending = False
+            self._completing = False
 
     def _left(self) -> None:
         """The outermost block of the alias that has begun the transaction is left."""

@@ -219,7 +219,7 @@ class References(RestPlace):
         metadata = table.metadata
         staged = metadata.refs[name].snapshot_id
         updates: list[Any] = [drops(name)]
-        if forget and not is_reached(metadata, staged, beside=name):
+        if forget and not is_reached(metadata, staged, but=name):
             updates.append(forgets(staged))
         return self.committed(table, {name: staged, MAIN_BRANCH: metadata.current_snapshot_id}, *updates)
 
@@ -245,7 +245,7 @@ class References(RestPlace):
             made = self.proof.signed(made, [staged], name, str(metadata.table_uuid))
             made = made.model_copy(update={"schema_id": metadata.current_schema_id})
             updates: list[Any] = [AddSnapshotUpdate(snapshot=made), leads(MAIN_BRANCH, made.snapshot_id), drop]
-            if not is_reached(metadata, number, beside=name):
+            if not is_reached(metadata, number, but=name):
                 updates.append(forgets(number))
             if failpoints.armed:
                 failpoints.hit("lake.rebased")

@@ -89,12 +89,12 @@ class Proof:
         return hmac.digest(self.key.encode("ascii"), f"{xid} {uuid} {snapshot}".encode("ascii"), "sha256").hex()
 
 
-def is_reached(metadata: TableMetadata, snapshot: int, *, beside: str) -> bool:
+def is_reached(metadata: TableMetadata, snapshot: int, *, but: str) -> bool:
     """Whether another reference leads to a snapshot."""
     return any(
         each.snapshot_id == snapshot
         for name, reference in metadata.refs.items()
-        if name != beside
+        if name != but
         for each in ancestors_of(metadata.snapshot_by_id(reference.snapshot_id), metadata)
     )
 

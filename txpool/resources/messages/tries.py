@@ -87,9 +87,9 @@ class TriesTable(ABC):
         for place in places:
             self._execute(cursor, _DROP, [*tried[:3], place])
 
-    def take_back(self, cursor: Any, tried: Tried, beside: int = 0) -> None:
+    def take_back(self, cursor: Any, tried: Tried, others: int = 0) -> None:
         """Write that one has ended, if there are more than `beside`."""
-        self._execute(cursor, _TAKE_BACK, [*tried, beside])
+        self._execute(cursor, _TAKE_BACK, [*tried, others])
         self._execute(cursor, _NONE_LEFT, [*tried])
 
     def forget_tries(self, cursor: Any, tried: Tried) -> None:

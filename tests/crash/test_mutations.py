@@ -62,6 +62,14 @@ def test_every_rule_is_left_out_once() -> None:
     assert all(mutation.scenario is not None or mutation.test for mutation in MUTATIONS)
 
 
+def test_every_edit_fits_the_code() -> None:
+    """Of the tests of real things only a sample runs."""
+    for mutation in MUTATIONS:
+        for edit in (*mutation.edits, *mutation.real):
+            with applied([edit]):
+                pass
+
+
 def test_an_edit_that_does_not_fit_the_code_any_more_says_so() -> None:
     with pytest.raises(Stale, match="parse"), applied([Edit("txpool.xid:parse", "no such text", "")]):
         pass

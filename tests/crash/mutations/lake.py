@@ -63,9 +63,10 @@ MUTATIONS = (
         test=_OBJECTS + "test_a_sweep_that_dies_at_any_step_is_gone_on_with[True-sqlite]",
         real=(
             Edit(
-                "txpool.lake.journals.bucket:BucketJournals.clear",
-                "self.bucket.delete_all([each.key for each in attempts])",
-                "self._remove_journal(gtrid, own)\n    self.bucket.delete_all([each.key for each in attempts])",
+                "txpool.lake.journals.bucket:BucketJournals._remove_journal",
+                "self.bucket.delete_all([each.key for each in entries.attempts])",
+                "self.bucket.delete_all([each for each in own if each not in (begun, swept)])\n"
+                "    self.bucket.delete_all([each.key for each in entries.attempts])",
             ),
         ),
     ),

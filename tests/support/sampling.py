@@ -1,7 +1,8 @@
 """Tests of which the seed chooses some: of a test with the mark `part(n)` one case in n runs, over each log's store.
 
 With `part(n, each=("world",))` it is one in n for each value of these parameters, too. Of the other tests with the mark
-`costly`, and of those that start a Spark of their own, one in ten runs; and none with the mark `long`.
+`costly`, and of those that start a Spark of their own, one in ten runs; and none with the mark `long`. Of what is left,
+one in two with the marks `crash` or `slow` runs.
 Others run with each seed (TXPOOL_CRASH_SEED), and all with TXPOOL_CRASH_FULL=1, or where a test is named by its id.
 With TXPOOL_ONE_IN=n, one in n of all these runs: in a second environment, they look for what differs there.
 """
@@ -22,6 +23,8 @@ T = TypeVar("T")
 
 #: Of the tests that are costly, one in so many runs.
 COSTLY = 10
+#: Of the others that kill something, or take long, one in so many.
+SLOW = 2
 #: Of all that is left, one in so many.
 ONE_IN = int(os.environ.get("TXPOOL_ONE_IN", "1"))
 
@@ -34,6 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     cases: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
     costly: list[pytest.Item] = []
+    slow: list[pytest.Item] = []
     long = [item for item in items if item.get_closest_marker("long")]
     for item in items:
         part = item.get_closest_marker("part")
@@ -42,8 +46,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             cases[part.args[0], item.module.__name__, item.originalname, *alike].append(item)
         elif item.get_closest_marker("costly") and item not in long:
             costly.append(item)
+        elif any(map(item.get_closest_marker, ("crash", "slow"))) and item not in long:
+            slow.append(item)
     samples = [(found, -(-len(found) // part)) for (part, *_), found in cases.items()]
-    leave_out(config, items, [*samples, (costly, -(-len(costly) // COSTLY)), (long, 0)])
+    samples += [(found, -(-len(found) // some)) for found, some in ((costly, COSTLY), (slow, SLOW))]
+    leave_out(config, items, [*samples, (long, 0)])
     leave_out(config, items, [([*items], -(-len(items) // ONE_IN))])
 
 

@@ -145,7 +145,7 @@ class Work:
         self.kill("recovery")
         with closing(RecoveryManager("recovery.properties")) as manager:
             reports = [manager.scan()]
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 600
             while reports[-1].left_alone or reports[-1].unreachable:
                 assert time.monotonic() < deadline, reports[-1]
                 reports.append(manager.scan())

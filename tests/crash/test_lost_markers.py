@@ -96,7 +96,7 @@ def test_the_broker_says_that_the_right_to_write_markers_is_missing(tmp_path: Pa
     assert classpath is not None
     broker = Broker(tmp_path, classpath, **_ACLS)
     name = make_xid(make_gtrid("n1", "abcdefghijkl", 1), 0, "out")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     try:
         broker.start()
         with closing(KafkaAdminClient(bootstrap_servers=broker.address, **_login("admin", "root"))) as admin:
@@ -120,7 +120,7 @@ def _forgotten(broker: Broker, number: int) -> bool:
     """Kill the broker behind its answer to a commit; whether it has forgotten markers, which were written then."""
     name = make_xid(make_gtrid("n1", "abcdefghijkl", number), 0, "out")
     parts = [("out", each) for each in range(PARTITIONS)]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     with closing(KafkaRequests(broker.address, {})) as requests:
         record = BranchRecord(name, "out", requests.cluster())
         producer = requests.begin(name.joined, 600, deadline)
@@ -130,7 +130,7 @@ def _forgotten(broker: Broker, number: int) -> bool:
         broker.kill()
     broker.start()
     with closing(KafkaRequests(broker.address, {})) as requests:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         state = requests.state(name.joined, deadline)
         left = requests.left_open(producer, parts)
         print(f"kill {number}: {state and state.state}, open in {len(left)}")

@@ -97,7 +97,7 @@ class Site:
             return
         self.kill_sessions()
         ((form, length, _, data),) = self.server.prepared()
-        until = time.monotonic() + 20
+        until = time.monotonic() + 600
         while True:
             try:
                 self.server.execute(f"xa {verb} {literal(data, length)}, {form}")

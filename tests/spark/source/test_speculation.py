@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("sources")]
 
 # A worker whose task was killed is let go on for so long.
-_ZOMBIES = SPECULATION | {"spark.python.task.killTimeout": "120s"}
+_ZOMBIES = SPECULATION | {"spark.python.task.killTimeout": "800s"}
 
 # The first attempt that brings the last row waits in the database for a flag, which the driver sets when the copy of
 # that attempt has won, and the write is committed; the other goes on at once. Or where they are to meet, both go on
@@ -55,7 +55,7 @@ _SCRIPT = """
     folder, dsn = sys.argv[1:]
     os.chdir(folder)
     warnings.simplefilter("ignore")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 800
     prepared = "select count(*) from pg_prepared_xacts where gid like 'txp1:driver:%'"
     staged = "select count(*) from pg_class where relnamespace = to_regnamespace('txpool_spark') and relname ~ '^txp1'"
 

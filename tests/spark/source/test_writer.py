@@ -113,7 +113,7 @@ def breaking(dsn: str, batches: Iterator[Any]) -> Iterator[Any]:
             yield batch
             continue
         with psycopg.connect(dsn, autocommit=True) as connection:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 600
             while connection.execute("select from pg_prepared_xacts").rowcount == 0:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)

@@ -64,7 +64,7 @@ def test_an_application_that_is_preloaded(when: str, jdbc_jars: Jars, tmp_path: 
 
 
 def _ask(place: Path) -> str:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while True:
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(60)

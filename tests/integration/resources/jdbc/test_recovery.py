@@ -59,7 +59,7 @@ def test_the_daemon_ends_cleanly_with_a_jvm_inside(
         text=True,
     )
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         while databases.prepared() and time.monotonic() < until:
             time.sleep(0.1)
         daemon.terminate()

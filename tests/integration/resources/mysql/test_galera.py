@@ -104,7 +104,7 @@ def make_xids(node: GaleraNode) -> Xids:
 
 def wait_for(node: GaleraNode, query: str, rows: list[tuple[object, ...]]) -> None:
     """A node applies what another has committed a moment later."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 600
     while (found := node.execute(query, database="one")) != rows:
         assert time.monotonic() < until, found
         time.sleep(0.02)

@@ -175,15 +175,14 @@ class References(RestPlace):
         self, xid: Xid, reference: Reference, *, commit: bool
     ) -> tuple[BranchOutcome | None, TableMetadata | None]:
         """How the branch has ended in one table; None if nothing shows that. And the metadata then of what is there."""
-        decided = commit or self._is_decided(xid.gtrid)
         try:
-            table = self._table_of(reference)
+            table = self.client.table_of(reference)
         except TableGone:
-            if decided:
+            if not commit and not self._is_decided(xid.gtrid):
+                return BranchOutcome.ROLLED_BACK, None  # the reference went with it
+            if not self._is_gone_for_good(reference):
                 raise
-            table = None
-        if table is None:
-            return (None if decided else BranchOutcome.ROLLED_BACK), None  # the reference went with it
+            return None, None
         metadata, name = table.metadata, xid.joined
         found = metadata.refs.get(name)
         if found is None:
@@ -205,14 +204,9 @@ class References(RestPlace):
             failpoints.hit("lake.table-ended")
         return outcome, after
 
-    def _table_of(self, reference: Reference) -> Table | None:
-        """Its table; None if the datasource's file says that it was dropped for good. TableGone."""
-        try:
-            return self.client.table_of(reference)
-        except TableGone:
-            if ".".join(reference.table) in self.settings.dropped_tables:
-                return None
-            raise
+    def _is_gone_for_good(self, reference: Reference) -> bool:
+        """Whether the datasource's file says so of its table."""
+        return ".".join(reference.table) in self.settings.dropped_tables
 
     def _dropped(self, table: Table, name: str, *, forget: bool = False) -> TableMetadata:
         """Drop a reference, and let the table forget its snapshot."""
@@ -299,9 +293,12 @@ class References(RestPlace):
                 return
             found = []
             for name, reference in self._noted(gtrid):
-                table = self._table_of(reference)
-                if table is None:
-                    continue
+                try:
+                    table = self.client.table_of(reference)
+                except TableGone:
+                    if self._is_gone_for_good(reference):
+                        continue
+                    raise
                 # It changes nothing, and says so only if the reference is not there: no copy that a cache has kept.
                 main = table.metadata.current_snapshot_id
                 absent = {name: None, MAIN_BRANCH: main}

@@ -31,7 +31,7 @@ from tests.crash import eventually as places
 from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED
 from tests.support import preloaded
-from tests.support.s3_server import ObjectStore, object_store
+from tests.support.s3_server import ObjectStore, store_with_a_bucket
 from txpool.datasource import registry
 
 pytestmark = pytest.mark.slow
@@ -286,8 +286,7 @@ def store(kind: str) -> Iterator[ObjectStore | None]:
     if kind != "bucket":
         yield None
         return
-    with object_store() as found:
-        found.client().create_bucket(Bucket="bucket")
+    with store_with_a_bucket() as found:
         yield found
 
 

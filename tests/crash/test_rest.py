@@ -19,7 +19,7 @@ from tests.crash.struck_jobs import count_places, interrupted
 from tests.support.interrupts import codes_of
 from tests.support.rest_catalog import RestServer
 from tests.support.rest_site import TABLES, BucketSite, RestSite, rest_server_in, rest_site
-from tests.support.s3_server import ObjectStore, object_store
+from tests.support.s3_server import ObjectStore, store_with_a_bucket
 from tests.support.sampling import chosen
 from txpool import failpoints
 from txpool.lake.rest import branch, place, references, snapshots, work
@@ -63,8 +63,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[ObjectStore | None]:
     if getattr(request, "param", "folder") == "folder":
         yield None
         return
-    with object_store() as found:
-        found.client().create_bucket(Bucket="bucket")
+    with store_with_a_bucket() as found:
         yield found
 
 

@@ -78,6 +78,14 @@ def object_store() -> Iterator[ObjectStore]:
             log.close()
 
 
+@contextmanager
+def store_with_a_bucket() -> Iterator[ObjectStore]:
+    """Start one that has the bucket `bucket`."""
+    with object_store() as found:
+        found.client().create_bucket(Bucket="bucket")
+        yield found
+
+
 def _as_real_stores_do() -> None:
     from moto.s3 import models, responses
     from moto.s3.exceptions import NoSuchUpload, S3ClientError

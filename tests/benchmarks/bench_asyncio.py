@@ -72,7 +72,7 @@ class _Turns:
 
     def longest(self) -> float:
         """In milliseconds, of the turns since this was asked last."""
-        longest, self._longest = self._longest, 0.0
+        longest, self._longest, self._since = self._longest, 0.0, None  # else all until the loop's next turn counts
         return longest * 1e3
 
 

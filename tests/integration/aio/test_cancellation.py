@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
@@ -82,32 +83,54 @@ async def by_anyio(transfer: Transfer, number: int) -> bool:
 WAYS: list[Way] = [by_cancel, by_cancel_twice, by_timeout, by_a_sibling, by_anyio]
 
 
+async def sweep(two: TwoDatabases, way: Way) -> tuple[int, int]:
+    """How many strikes were before the decision, and how many behind it."""
+    await two.transfer(0, [])  # what is opened once is open then
+    outcomes: list[tuple[int, int]] = []
+    row, number = 1, 1
+    while True:
+        begun: list[txpool.Transaction] = []
+        reached = await way(lambda row=row, begun=begun: two.transfer(row, begun), number)  # type: ignore[misc]
+        held = two.held(row)
+        assert held in ((0, 0), (1, 1)), f"torn at switch {number}"
+        status = begun[0].status if begun else txpool.Status.ROLLED_BACK
+        assert status is (txpool.Status.COMMITTED if held == (1, 1) else txpool.Status.ROLLED_BACK)
+        assert txpool.current() is None
+        assert two.prepared == []
+        assert two.one.statistics().taken == two.two.statistics().taken == 0
+        row += 1
+        if reached:
+            outcomes.append(held)
+            number += 1
+        elif (1, 1) in outcomes:
+            return outcomes.count((0, 0)), outcomes.count((1, 1))
+        # else answers that were there at once have spared this transaction some of its switches: it is tried again
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_at_each_switch(two: TwoDatabases, way: Way) -> None:
-    async def sweep() -> tuple[int, int]:
-        """How many strikes were before the decision, and how many behind it."""
-        await two.transfer(0, [])  # what is opened once is open then
-        outcomes: list[tuple[int, int]] = []
-        row, number = 1, 1
-        while True:
-            begun: list[txpool.Transaction] = []
-            reached = await way(lambda row=row, begun=begun: two.transfer(row, begun), number)  # type: ignore[misc]
-            held = two.held(row)
-            assert held in ((0, 0), (1, 1)), f"torn at switch {number}"
-            status = begun[0].status if begun else txpool.Status.ROLLED_BACK
-            assert status is (txpool.Status.COMMITTED if held == (1, 1) else txpool.Status.ROLLED_BACK)
-            assert txpool.current() is None
-            assert two.prepared == []
-            assert two.one.statistics().taken == two.two.statistics().taken == 0
-            row += 1
-            if reached:
-                outcomes.append(held)
-                number += 1
-            elif (1, 1) in outcomes:
-                return outcomes.count((0, 0)), outcomes.count((1, 1))
-            # else answers that were there at once have spared this transaction some of its switches: it is tried again
+    before, behind = asyncio.run(sweep(two, way))
+    assert before >= 2
+    assert behind >= 1
 
-    before, behind = asyncio.run(sweep())
+
+def uvloops() -> asyncio.AbstractEventLoop:
+    return pytest.importorskip("uvloop").new_event_loop()  # type: ignore[no-any-return]
+
+
+def eager() -> asyncio.AbstractEventLoop:
+    """Its tasks run to their first wait at once."""
+    if sys.version_info < (3, 12):
+        pytest.skip("Python has eager tasks since 3.12")
+    loop = asyncio.new_event_loop()
+    loop.set_task_factory(asyncio.eager_task_factory)
+    return loop
+
+
+@pytest.mark.parametrize("made", [uvloops, eager])
+def test_at_each_switch_of_other_loops(two: TwoDatabases, made: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    with asyncio.Runner(loop_factory=made) as runner:
+        before, behind = runner.run(sweep(two, by_cancel))
     assert before >= 2
     assert behind >= 1
 

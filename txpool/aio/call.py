@@ -13,7 +13,8 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple, cast
+from time import monotonic
+from typing import Any, Final, TypeVar, TypeVarTuple, cast
 from weakref import ref
 
 from txpool import loops
@@ -21,6 +22,7 @@ from txpool.aio import threads
 from txpool.aio.lock import Signal, TaskLock, abandon
 from txpool.aio.poller import Poller, Wakings, block, poller_of
 from txpool.errors import ConfigurationError
+from txpool.loops import WRITE
 
 try:
     import greenlet as package
@@ -32,6 +34,9 @@ except ImportError as missing:
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+#: Seconds for which a call may hold the loop while what it writes to is ready at once, as a pipeline's socket is.
+_WRITES_FOR: Final = 0.001
 
 # Of any type, so that the types are the same where it is not installed.
 greenlet: Any = package.greenlet
@@ -62,6 +67,8 @@ class Call(greenlet):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._number = 0
+        #: The wait behind which it writes without another, and since when.
+        self._writes_behind, self._writes_since = -1, 0.0
         self._back: Any = None
         #: Of the last call, until there is another.
         self.loop: Any = None
@@ -196,6 +203,8 @@ class Call(greenlet):  # type: ignore[misc]
     def wait_for(self, descriptor: int, events: int, timeout: float | None = None) -> int:
         if self.blocking:
             return block(descriptor, events, timeout)
+        if events & WRITE and (ready := self._ready_at_once(descriptor, events)):
+            return ready
         number = self._begin_wait()
         try:
             self._watch(descriptor, events, number, timeout)
@@ -204,6 +213,14 @@ class Call(greenlet):  # type: ignore[misc]
             if timeout is not None or not self._ready:
                 self._unwatch(descriptor)
         return block(descriptor, events, timeout) if self.blocking else self._ready & events
+
+    def _ready_at_once(self, descriptor: int, events: int) -> int:
+        """For what it is ready, unless the loop must go on: a turn of the loop for each write costs more than that."""
+        self._require_not_cancelled()
+        now = monotonic()
+        if self._writes_behind != self._number:
+            self._writes_behind, self._writes_since = self._number, now
+        return block(descriptor, events, 0) if now - self._writes_since < _WRITES_FOR else 0
 
     def _watch(self, descriptor: int, events: int, number: int, timeout: float | None) -> None:
         poller = self.poller()

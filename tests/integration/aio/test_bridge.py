@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import socket
 import threading
 from collections import Counter
@@ -100,6 +101,50 @@ def test_what_is_ready_while_nobody_waits_does_not_keep_the_loop_busy() -> None:
             assert await run(lambda: call().wait_for(mine.fileno(), READ)) == READ
             loop: Any = asyncio.get_running_loop()
             assert loop._selector.select(0) == []  # the socket is readable all the time
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("seconds", "turns"), [(0.0, 0), (1.0, 50)], ids=["soon", "late"])
+def test_what_can_be_written_at_once_takes_no_turn_of_the_loop_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, turns: int
+) -> None:
+    """In a pipeline each row is written by itself; so much of it may hold the loop as takes a millisecond."""
+    clock = itertools.count(0.0, seconds)
+    paused: Counter[str] = Counter()
+    pause = Call._pause
+
+    def counting(self: Call) -> None:
+        paused["times"] += 1
+        pause(self)
+
+    def write(descriptor: int) -> None:
+        for _ in range(100):
+            assert call().wait_for(descriptor, READ | WRITE) & WRITE
+
+    async def main() -> None:
+        mine, other = socket.socketpair()
+        with mine, other:
+            monkeypatch.setattr("txpool.aio.call.monotonic", lambda: next(clock))
+            monkeypatch.setattr(Call, "_pause", counting)
+            await run(lambda: write(mine.fileno()))
+            assert paused["times"] == turns
+
+    asyncio.run(main())
+
+
+def test_what_can_be_written_at_once_is_not_if_the_task_is_cancelled() -> None:
+    async def main() -> None:
+        mine, other = socket.socketpair()
+
+        def write() -> None:
+            task.cancel()
+            call().wait_for(mine.fileno(), WRITE)
+
+        with mine, other:
+            task = asyncio.ensure_future(run(write))
+            await asyncio.wait([task])
+            assert task.cancelled()
 
     asyncio.run(main())
 

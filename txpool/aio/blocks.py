@@ -158,8 +158,11 @@ class AsyncCopy:
         await self._call("write", buffer)
 
     async def write_row(self, row: Any) -> None:
-        """Send a row."""
-        await self._call("write_row", row)
+        """Send a row, or keep it until there are enough to be sent."""
+        if self._block.left:
+            await self._call("write_row", row)
+        elif data := self._copy.formatter.write_row(row):
+            await self._call("write", data)
 
     async def read(self) -> Any:
         """The next part of COPY TO's data; empty at its end."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from txpool.aio.blocks import AsyncCopy
 from txpool.aio.names import OF_CURSOR, SET_ON_CURSOR, asynchronous, has_names
+from txpool.dbapi.cursor import NOT_HERE
 from txpool.errors import ProgrammingError
 
 if TYPE_CHECKING:
@@ -100,9 +101,14 @@ class AsyncCursor:
         await self._call("executemany", query, params_seq, *args, **kwargs)
         return self
 
+    def _here(self, method: str) -> Any:
+        """As this method, if its rows have arrived; else NOT_HERE. A call for each row would take longer than that."""
+        return NOT_HERE if self._cursor is None else self._cursor.fetch_here(method)
+
     async def fetchone(self) -> Any:
         """The next row, or None."""
-        return await self._call("fetchone")
+        row = self._here("fetchone")
+        return await self._call("fetchone") if row is NOT_HERE else row
 
     async def fetchmany(self, size: int | None = None) -> list[Any]:
         """The next `size` rows (default `arraysize`)."""
@@ -169,7 +175,12 @@ class AsyncCursor:
         return self
 
     async def __anext__(self) -> Any:
-        row = await self._connection.call(lambda: next(self._made(), _END))
+        try:
+            row = self._here("__next__")
+        except StopIteration:
+            raise StopAsyncIteration from None
+        if row is NOT_HERE:
+            row = await self._connection.call(lambda: next(self._made(), _END))
         if row is _END:
             raise StopAsyncIteration
         return row

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from txpool.dbapi.driver_attributes import CursorAttribute
 from txpool.errors import InterfaceError, translate
 from txpool.tm.ambient import ambient
+from txpool.tm.completion.status import ACTIVE
 
 if TYPE_CHECKING:
     from txpool.dbapi.connection import PEP249Connection
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: In the place of a statement that was given by the name that its driver has for it.
 BY_NAME: Final[Any] = object()
+#: In the place of rows that cannot be had without waiting.
+NOT_HERE: Final[Any] = object()
 
 
 class PEP249Cursor:
@@ -248,6 +251,30 @@ class PEP249Cursor:
             except Exception as error:
                 translate(error)
                 raise
+
+    def fetch_here(self, method: str, *args: Any) -> Any:
+        """For an event loop: as this method, if that waits for nothing and nobody; else NOT_HERE, and nothing is done.
+
+        In any state but the usual one it is NOT_HERE, too: the method itself tells what is wrong.
+        """
+        holder, here = self._holder, ambient()
+        enlistment = self._connection.enlistment
+        if enlistment is None:
+            usual = here is None and self._is_on(self._connection.pooled)
+        else:
+            usual = holder is enlistment and enlistment.owner() is here and not enlistment.ended
+            usual = usual and here is not None and here.status is ACTIVE
+        if not usual or holder.pool_state is None or not self._is_here(method):
+            return NOT_HERE
+        try:
+            return getattr(self.raw, method)(*args)
+        except Exception as error:
+            translate(error)
+            raise
+
+    def _is_here(self, method: str) -> bool:
+        """Whether what this method would fetch has arrived."""
+        return False
 
     def _fetch_left(self, method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Fetch after the connection has left the physical one on which the result was made."""

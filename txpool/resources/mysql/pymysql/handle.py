@@ -6,11 +6,13 @@ from typing import Any
 
 import pymysql
 import pymysql.connections
-from pymysql.cursors import SSCursor
+from pymysql.cursors import Cursor, DictCursor, SSCursor
 
 from txpool.dbapi.open_results import hold_open
 from txpool.errors import translated
 from txpool.resources.mysql.handle import MySQLConnection, MySQLCursor
+
+_BUFFERED = frozenset({Cursor, DictCursor})
 
 
 class PyMySQLCursor(MySQLCursor):
@@ -26,6 +28,9 @@ class PyMySQLCursor(MySQLCursor):
         if isinstance(cursor, SSCursor) and hasattr(holder, "cursors"):
             hold_open(holder, cursor)  # its rows are still on their way when the statement is over
         return cursor
+
+    def _is_here(self, method: str) -> bool:
+        return type(self.raw) in _BUFFERED
 
 
 class PyMySQLConnection(MySQLConnection):

@@ -19,6 +19,7 @@ from txpool.resources.postgresql.handle.copy import Copy
 from txpool.resources.postgresql.session.psycopg_private import (
     answer_alone,
     cursor_with,
+    has_page,
     has_psycopgs_adapters,
     sent_by,
     write_through,
@@ -60,6 +61,12 @@ class PsycopgCursor(PEP249Cursor):
 
     def _closing_executes(self) -> bool:
         return isinstance(self.raw, psycopg.ServerCursor)
+
+    def _is_here(self, method: str) -> bool:
+        raw = self.raw
+        if type(raw) is psycopg.ServerCursor:
+            return method == "__next__" and has_page(raw)
+        return type(raw) is psycopg.Cursor and raw.pgresult is not None
 
     @contextmanager
     def copy(self, statement: Any, params: Any = None, *, writer: Writer | None = None) -> Iterator[Copy]:

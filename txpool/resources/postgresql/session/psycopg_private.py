@@ -105,6 +105,12 @@ def answer_alone(cursor: psycopg.Cursor[Any]) -> PGresult | None:
     return None if result is None or result.nfields or cursor._query is not None else result
 
 
+def has_page(cursor: psycopg.ServerCursor[Any]) -> bool:
+    """Whether the next row of an iteration has come with the page before it."""
+    rows = getattr(cursor, "_iter_rows", None)  # psycopg 3.3 has it
+    return rows is not None and cursor._page_pos < len(rows)
+
+
 def has_psycopgs_adapters(raw: psycopg.Connection[Any]) -> bool:
     """Whether nobody has registered anything on the connection, nor for all connections before it was opened.
 

@@ -1,0 +1,165 @@
+"""Rows that have arrived are fetched without a call of the bridge for each; what else a fetch tells stays the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import psycopg
+import pymysql.cursors
+import pytest
+
+import txpool
+from tests.integration.aio.two_databases import TwoDatabases
+from tests.support.mysql import MySQLServer
+from txpool.aio.call import Call
+
+COUNT = 1000
+
+
+@contextmanager
+def counted_calls() -> Iterator[list[None]]:
+    """Gives a list that has an entry for each call of the bridge within the block."""
+    calls: list[None] = []
+    begin = Call.begin
+
+    def counting(self: Call, *args: Any, **options: Any) -> None:
+        calls.append(None)
+        begin(self, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Call, "begin", counting)
+        yield calls
+
+
+@pytest.fixture(params=["one", "shop"])
+def source(request: pytest.FixtureRequest) -> Iterator[txpool.DataSource]:
+    if request.param == "one":
+        yield request.getfixturevalue("two").one
+        return
+    mariadb: MySQLServer = request.getfixturevalue("mariadb")
+    mariadb.empty()
+    with txpool.DataSource(
+        name="shop", driver="pymysql", mode="xa", url=mariadb.url("one"), password=mariadb.password
+    ) as shop:
+        yield shop
+
+
+@asynccontextmanager
+async def nothing() -> Any:
+    yield
+
+
+async def by_iteration(cursor: Any) -> list[Any]:
+    return [row async for row in cursor]
+
+
+async def by_fetchone(cursor: Any) -> list[Any]:
+    rows = []
+    while (row := await cursor.fetchone()) is not None:
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("fetched", [by_iteration, by_fetchone])
+@pytest.mark.parametrize("around", [txpool.transaction, nothing])
+def test_a_row_is_no_call(source: txpool.DataSource, fetched: Any, around: Callable[[], Any]) -> None:
+    numbers = "select n from (with recursive s as (select 1 as n union all select n + 1 from s where n < %s) "
+
+    async def main() -> list[Any]:
+        async with around(), await txpool.aconnect(source) as connection:
+            cursor = connection.cursor()
+            await cursor.execute(f"{numbers} select n from s) t order by n", (COUNT,))
+            with counted_calls() as calls:
+                rows: list[Any] = await fetched(cursor)
+            assert calls == []
+            return rows
+
+    assert asyncio.run(main()) == [(number + 1,) for number in range(COUNT)]
+
+
+def test_a_page_of_a_server_side_cursor_is_one_call(two: TwoDatabases) -> None:
+    async def main() -> list[Any]:
+        async with txpool.transaction(), await txpool.aconnect(two.one) as connection:
+            async with connection.cursor("pages") as cursor:
+                await cursor.execute("select generate_series(1, %s)", (COUNT,))
+                with counted_calls() as calls:
+                    rows = await by_iteration(cursor)
+                assert len(calls) == COUNT // cursor.itersize + 1
+                return rows
+
+    assert asyncio.run(main()) == [(number + 1,) for number in range(COUNT)]
+
+
+def test_a_row_of_copy_is_no_call_until_they_are_sent(two: TwoDatabases) -> None:
+    async def main(formatted: str) -> None:
+        async with txpool.transaction(), await txpool.aconnect(two.one) as connection:
+            async with connection.cursor().copy(f"copy t from stdin {formatted}") as copy:
+                copy.set_types(["int4"])
+                with counted_calls() as calls:
+                    for number in range(20 * COUNT):
+                        await copy.write_row((number,))
+                assert 0 < len(calls) < 20
+
+    for formatted in ("", "(format binary)"):
+        asyncio.run(main(formatted))
+        assert two.databases.rows("one", "select count(*), sum(a)::int8 from t") == [(20_000, 199_990_000)]
+        two.databases.execute("one", "truncate t")
+
+
+def test_what_a_fetch_tells(two: TwoDatabases) -> None:
+    """Behind the transaction's end, in a task that is not in it, of a value that cannot be read, and without rows."""
+
+    async def main() -> None:
+        async with await txpool.aconnect(two.one) as connection:
+            async with txpool.transaction():
+                cursor = await connection.execute("select 1")
+                dates = await connection.execute("select 'infinity'::timestamp")
+                with pytest.raises(txpool.DataError) as found:
+                    await dates.fetchone()
+                assert isinstance(found.value, psycopg.DataError)
+                nothing_read = await connection.execute("create temporary table u (a integer)")
+                with pytest.raises(txpool.ProgrammingError, match="produce records"):
+                    await nothing_read.fetchone()
+            with pytest.raises(txpool.InterfaceError, match="the result is gone"):
+                await cursor.fetchone()
+
+    asyncio.run(main())
+
+
+def test_a_cursor_of_ones_own_is_called_as_before(two: TwoDatabases) -> None:
+    """Its methods may execute statements."""
+
+    class Own(psycopg.Cursor[Any]):
+        def fetchone(self) -> Any:
+            return psycopg.Cursor(self.connection).execute("select 2").fetchone()
+
+    async def main() -> None:
+        async with txpool.transaction(), await txpool.aconnect(two.one) as connection:
+            connection.cursor_factory = Own
+            cursor = await connection.execute("select 1")
+            with counted_calls() as calls:
+                assert await cursor.fetchone() == (2,)
+            assert len(calls) == 1
+
+    asyncio.run(main())
+
+
+def test_unbuffered_rows_of_mariadb_wait_in_the_loop(mariadb: MySQLServer) -> None:
+    mariadb.empty()
+    source = txpool.DataSource(
+        name="shop", driver="pymysql", mode="xa", url=mariadb.url("one"), password=mariadb.password
+    )
+
+    async def main() -> None:
+        async with txpool.transaction(), await txpool.aconnect(source) as connection:
+            cursor = connection.cursor(pymysql.cursors.SSCursor)
+            await cursor.execute("select 1 union select 2")
+            with counted_calls() as calls:
+                assert await by_iteration(cursor) == [(1,), (2,)]
+            assert len(calls) >= 2
+
+    with source:
+        asyncio.run(main())

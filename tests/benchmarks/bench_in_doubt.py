@@ -53,11 +53,10 @@ class Site:
         self._folder = folder
         self._address = _free_address()
         self._write("one", "driver = psycopg", "mode = xa", f"url = {url or f'postgresql://{_free_address()}/one'}")
-        log = f"log.url = sqlite:///{folder}/txlog"
-        self._write("recovery", f"node.name = {NODE}", log, "datasources = one.properties")
-        self._write(
-            "daemon", f"node.name = {NODE}", log, "datasources = one.properties", f"status.address = {self._address}"
-        )
+        lines = [f"node.name = {NODE}", f"log.url = sqlite:///{folder}/txlog", "datasources = one.properties"]
+        lines.append("recovery.step-timeout = 600s")  # the machine may be busy
+        self._write("recovery", *lines)
+        self._write("daemon", *lines, f"status.address = {self._address}")
         open_log(f"sqlite:///{folder}/txlog", node=NODE, create=True).close()
 
     def decide(self, count: int) -> None:

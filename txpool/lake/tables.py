@@ -151,11 +151,12 @@ class LakeCatalog(SqlCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[Any, ...], updates: tuple[Any, ...]
     ) -> CommitTableResponse:
-        current = self.load_table(table.name())
-        for requirement in requirements:
-            requirement.validate(current.metadata)
         key = self._named(table.name())
         before = self._work.staged.get(key)
+        # As it was loaded: if others have changed it since, the pointer tells at the transaction's end.
+        current = table if before is None else self.load_table(table.name())
+        for requirement in requirements:
+            requirement.validate(current.metadata)
         # The location of metadata that no pointer has named is not in the log of former metadata.
         former = current.metadata_location if before is None else None
         metadata = update_table_metadata(current.metadata, updates, False, former)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StaticTable
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
@@ -49,6 +50,22 @@ def test_changes_of_several_tables_are_published_together(lake: Lake) -> None:
         assert [entry.metadata_file for entry in found.metadata.metadata_log] == [before[name]]
     assert lake.rows() == 0
     assert not [each for each in lake.files() if each.endswith(".journal")]
+
+
+@IN_SQLITE
+def test_a_change_of_a_table_that_was_loaded_reads_it_no_second_time(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.create("orders")
+    read, real = [], FromInputFile.table_metadata
+    monkeypatch.setattr(FromInputFile, "table_metadata", lambda file: read.append(file.location) or real(file))
+    with txpool.transaction():
+        table = lake.catalog.load_table("db.orders")
+        table.append(rows(1))
+        table.append(rows(2))
+        lake.append("orders", 3)
+    assert len(read) == 1
+    assert set(lake.ids("orders")) == {1, 2, 3}
 
 
 @IN_POSTGRESQL

@@ -342,13 +342,17 @@ def remove_files(paths: Iterable[str]) -> None:
 
 
 def sync_files(root: str, paths: Iterable[str]) -> None:
-    """Make files durable, and the folders below the root that lead to them."""
-    folders = set()
-    for path in sorted(paths):
-        sync(path)
-        while (path := os.path.dirname(path)) not in folders and path.startswith(root):
-            folders.add(path)
-    sync(*folders)
+    """Make files durable, and the folders below the root that lead to them: side by side, as they share flushes."""
+    from pyiceberg.utils.concurrent import ExecutorFactory
+
+    found = set(paths)
+    for path in [*found]:
+        above = os.path.dirname(path)
+        while above not in found and above.startswith(root):
+            found.add(above)
+            above = os.path.dirname(above)
+    for _ in ExecutorFactory.get_or_create().map(sync, sorted(found)):
+        pass  # the first error is raised
 
 
 def _spelled(stem: str) -> str:

@@ -77,10 +77,10 @@ class DeltaResource(PlaceResource):
                 table, state = load(self.place.path / append.table, where)
             except NoTable:
                 return "there is no such table any more"
-            if has_committed(table, manifest.xid, where):  # also what the last round has done
+            if has_committed(table, manifest.xid, where):
                 with descended([*name, LOG], hidden.root) as log:
                     sync_log(log)
-                return self._again_there(hidden, manifest, append, table)
+                return self._again_there(hidden, manifest, append)
             try:
                 why = "" if state == append.state else self._why_not(hidden, manifest, append, state)
                 if why:
@@ -94,15 +94,19 @@ class DeltaResource(PlaceResource):
                 failpoints.hit("delta.linked")
             with descended([*name, LOG], hidden.root) as log, opened(manifest.staging, hidden.staged) as staging:
                 sync_log(log)  # first: an entry without those before it could not be read
-                commit(table.version() + 1, append, manifest.xid, staging, log)
-            if failpoints.armed:
-                failpoints.hit("delta.appended")
+                made = commit(table.version() + 1, append, manifest.xid, staging, log)
+                if failpoints.armed:
+                    failpoints.hit("delta.appended")
+                if made:
+                    sync_log(log, table.version() + 1)
+                    return self._again_there(hidden, manifest, append)
         raise OperationalError(f"{where} was changed by others whenever {manifest.xid} was to be appended")
 
-    def _again_there(self, hidden: Hidden, manifest: Manifest, append: Append, table: Any) -> str:
+    def _again_there(self, hidden: Hidden, manifest: Manifest, append: Append) -> str:
         """Give back what the table's log names, and somebody had removed before it did. Why that cannot be."""
         gone = _missing(append.adds, lambda _: append.table.split("/"), hidden.root)
         if gone:
+            table, _ = load(self.place.path / append.table, f"{self.name}.{append.table}")
             named = {each.rpartition("/")[2] for each in table.file_uris()}
             gone = [each for each in gone if path_of(each).rpartition("/")[2] in named]
         if gone:

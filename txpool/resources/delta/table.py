@@ -245,12 +245,12 @@ def _lines(actions: Iterable[dict[str, Any]]) -> str:
     return "".join(f"{json.dumps(each)}\n" for each in actions)
 
 
-def sync_log(log: int) -> None:
-    """Make a table's open log durable, from its last checkpoint on: also what others have written."""
+def sync_log(log: int, version: int = 0) -> None:
+    """Make a table's open log durable, from a version and its last checkpoint on: also what others have written."""
     names = sorted(os.listdir(log))
     last = max((found[1] for name in names if (found := _CHECKPOINT.match(name))), default="")
     for name in names:
-        if name[:20].isdecimal() and name[:20] >= last:
+        if name[:20].isdecimal() and name[:20] >= max(last, f"{version:020}"):
             sync_file(name, log)
     os.fsync(log)
 

@@ -43,6 +43,19 @@ def test_rows_of_two_tables_and_a_ledger_appear_together(tables: Tables) -> None
     assert tables.unnamed() == set()
 
 
+def test_a_commit_syncs_each_entry_of_the_log_once(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables.create()
+    for number in range(3):
+        with txpool.transaction():
+            tables.append(number)
+    synced: list[str] = []
+    monkeypatch.setattr("txpool.resources.delta.table.sync_file", lambda name, folder: synced.append(name))
+    with txpool.transaction():
+        tables.append(3)
+    assert sorted(synced) == [*(f"{version:020}.json" for version in range(5)), "entry"]
+    assert tables.committed() == [0, 1, 2, 3]
+
+
 @pytest.mark.costly
 def test_the_conformance_kit(tables: Tables) -> None:
     run = run_cases(DataSourceSettings.load(tables.file), patience=1)

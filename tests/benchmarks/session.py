@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,12 +29,12 @@ _CONF = {
 
 @contextmanager
 def local_session(
-    server: EmbeddedPostgres | MySQLServer, *, driver: str = "psycopg", jar: str = JAR
+    server: EmbeddedPostgres | MySQLServer, *, driver: str = "psycopg", jar: str = JAR, more: Mapping[str, str] = {}
 ) -> Iterator[tuple[SparkSession, DataSource]]:
-    """A session with two threads, the "txpool" format and a JDBC driver; the server's database one."""
+    """A session with two threads, the "txpool" format, a JDBC driver and more settings; the server's database one."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= java.spark_environment(Path(folder))
-        conf = " ".join(f"--conf {name}={value}" for name, value in _CONF.items())
+        conf = " ".join(f"--conf {name}={value}" for name, value in {**_CONF, **more}.items())
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master local[2] --driver-memory 2g --jars {jar} {conf} pyspark-shell"
         os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
         from pyspark.sql import SparkSession

@@ -339,6 +339,47 @@ def test_secrets_are_shown_nowhere(lake: ObjectLake, caplog: pytest.LogCaptureFi
     assert SECRET not in text
 
 
+@pytest.mark.costly
+@IN_SQLITE
+def test_check_reads_the_bucket_s_lifecycle_rules(lake: ObjectLake) -> None:
+    """Trap 14: a rule that removes the tables' files or the journals, or that aborts uploads."""
+    client, settings = lake.store.client(), lake.source.settings
+
+    def found(rule: dict[str, Any]) -> list[tuple[str, str]]:
+        configuration = {"Rules": [{"ID": "r", "Status": "Enabled", **rule}]}
+        client.put_bucket_lifecycle_configuration(Bucket="bucket", LifecycleConfiguration=configuration)
+        findings = lake.source.resource_manager.findings(settings, stale_after=1, timeout=None)
+        return [(each.severity.value, each.found) for each in findings if each.topic == "lifecycle"]
+
+    none = ("warning", "no lifecycle rule aborts uploads of s3://bucket/wh/")
+    for prefix in ("", "wh/db/orders", "wh/_txpool/staged/"):
+        rule = {"Filter": {"Prefix": prefix}, "Expiration": {"Days": 400}}
+        assert found(rule) == [("wrong", "a lifecycle rule removes objects below wh/"), none]
+    moved = {"Filter": {"Prefix": "wh/db"}, "Transitions": [{"Days": 30, "StorageClass": "GLACIER"}]}
+    assert found(moved) == [("warning", "a lifecycle rule moves objects below wh/ to GLACIER"), none]
+    tagged = {"Key": "deleted", "Value": "true"}  # as Iceberg's s3.delete.tags: what is written has no tag
+    assert found({"Filter": {"Tag": tagged}, "Expiration": {"Days": 7}}) == [none]
+    assert found({"Filter": {"And": {"Prefix": "wh/", "Tags": [tagged]}}, "Expiration": {"Days": 7}}) == [none]
+    assert found({"Filter": {"Prefix": "elsewhere/"}, "Expiration": {"Days": 7}}) == [none]
+    abort = {"Filter": {"Prefix": ""}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}
+    assert found(abort) == [("ok", "a lifecycle rule aborts uploads after 1 days: no file may take longer to write")]
+
+
+@IN_SQLITE
+def test_rules_that_cannot_be_read_are_a_warning(lake: ObjectLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Bucket.call
+
+    def refused(bucket: Bucket, operation: str, **parameters: Any) -> Any:
+        if "lifecycle" in operation:
+            raise StoreError("no right", "AccessDenied")
+        return call(bucket, operation, **parameters)
+
+    monkeypatch.setattr(Bucket, "call", refused)
+    findings = lake.source.resource_manager.findings(lake.source.settings, stale_after=1, timeout=None)
+    (text,) = [each.found for each in findings if each.topic == "lifecycle"]
+    assert text.startswith("the lifecycle rules of the bucket cannot be read: ")
+
+
 @IN_SQLITE
 def test_two_transactions_that_change_one_table(lake: ObjectLake) -> None:
     lake.create("orders")

@@ -125,9 +125,7 @@ class BucketJournals(WarehouseJournals):
 
     def findings(self) -> Iterator[Finding]:
         yield check.of_conditions(self.bucket)
-        with suppress(StoreError):
-            if check.aborted_after(self.bucket, check.lifecycle(self.bucket)) is None:
-                yield check.not_aborted(self.bucket)
+        yield from check.of_lifecycle(self.bucket, tables=True)
         yield from check.of_owners(self.bucket, 0, self._settings.prepared_owners)
 
     # -- files --------------------------------------------------------------------------------------------------

@@ -16,6 +16,15 @@ LEAST: Final = 7
 DAY: Final = 86_400.0
 #: Where objects are kept, and not read.
 _FROZEN: Final = {"DEEP_ARCHIVE", "GLACIER"}
+#: Why rules matter that take away what is needed.
+_PREPARED: Final = "a rule that aborts uploads takes away what is prepared"
+_REMOVED: Final = (
+    "a manifest is what is prepared, and the identity tells the bucket from others: without them a transaction that "
+    "has committed is not published"
+)
+_REMOVED_OF_TABLES: Final = (
+    "tables name files for as long as a snapshot has them, and without a journal nobody removes what a crash leaves"
+)
 
 
 def findings(bucket: Bucket, owners: tuple[str, ...]) -> Iterator[Finding]:
@@ -32,7 +41,7 @@ def findings(bucket: Bucket, owners: tuple[str, ...]) -> Iterator[Finding]:
         f"and {len(staged)} transactions stage",
     )
     yield of_conditions(bucket)
-    yield from _of_lifecycle(bucket)
+    yield from of_lifecycle(bucket)
     yield _of_versions(bucket)
     yield from of_owners(bucket, sum(not ours for _, ours in branches), owners)
 
@@ -116,35 +125,40 @@ def _meets(prefix: str, other: str) -> bool:
     return prefix.startswith(other) or other.startswith(prefix)
 
 
-def _of_lifecycle(bucket: Bucket) -> Iterator[Finding]:
+def of_lifecycle(bucket: Bucket, *, tables: bool = False) -> Iterator[Finding]:
+    """The findings about the rules. With `tables` all objects have to stay, and no upload is prepared."""
+    kept = bucket.prefix if tables else bucket.hidden
     try:
         rules = lifecycle(bucket)
     except StoreError as error:
-        why = "a rule that aborts uploads takes away what is prepared"
+        why = f"a rule may remove what is below {kept}" if tables else _PREPARED
         do = "allow s3:GetLifecycleConfiguration"
         yield warning("lifecycle", f"the lifecycle rules of the bucket cannot be read: {described(error)}", why, do)
         return
-    expiring = [rule for rule in rules if "Expiration" in rule and _meets(_prefix_of(rule), bucket.hidden)]
+    if tables:  # what txpool writes has no tags
+        rules = [rule for rule in rules if not _has_tags(rule.get("Filter", {}))]
+    expiring = [rule for rule in rules if "Expiration" in rule and _meets(_prefix_of(rule), kept)]
     if any({"Days", "Date"} & rule["Expiration"].keys() for rule in expiring):
         yield failure(
             "lifecycle",
-            f"a lifecycle rule removes objects below {bucket.hidden}",
-            "a manifest is what is prepared, and the identity tells the bucket from others: without them a transaction "
-            "that has committed is not published",
-            f"let the rule's prefix leave out {bucket.hidden}",
+            f"a lifecycle rule removes objects below {kept}",
+            _REMOVED_OF_TABLES if tables else _REMOVED,
+            f"let the rule's prefix leave out {kept}",
         )
-    moving = [rule for rule in rules if rule.get("Transitions") and _meets(_prefix_of(rule), bucket.hidden)]
+    moving = [rule for rule in rules if rule.get("Transitions") and _meets(_prefix_of(rule), kept)]
     frozen = {each.get("StorageClass") for rule in moving for each in rule["Transitions"]} & _FROZEN
     if frozen:
         yield warning(
             "lifecycle",
-            f"a lifecycle rule moves objects below {bucket.hidden} to {', '.join(sorted(frozen))}",
+            f"a lifecycle rule moves objects below {kept} to {', '.join(sorted(frozen))}",
             "they cannot be read there: nothing is prepared or ended any more once it has moved the identity",
-            f"let the rule's prefix leave out {bucket.hidden}",
+            f"let the rule's prefix leave out {kept}",
         )
     days = aborted_after(bucket, rules)
     if days is None:
-        yield not_aborted(bucket)
+        yield _not_aborted(bucket)
+    elif tables:
+        yield ok("lifecycle", f"a lifecycle rule aborts uploads after {days} days: no file may take longer to write")
     elif days < LEAST:
         yield failure(
             "lifecycle",
@@ -157,7 +171,11 @@ def _of_lifecycle(bucket: Bucket) -> Iterator[Finding]:
         yield ok("lifecycle", f"a lifecycle rule aborts uploads after {days} days: recovery must run within that")
 
 
-def not_aborted(bucket: Bucket) -> Finding:
+def _has_tags(condition: Any) -> bool:
+    return "Tag" in condition or bool(condition.get("And", {}).get("Tags"))
+
+
+def _not_aborted(bucket: Bucket) -> Finding:
     """That no rule aborts an upload of this place."""
     return warning(
         "lifecycle",

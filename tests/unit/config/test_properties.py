@@ -290,12 +290,20 @@ def test_a_reference_pickles_as_the_reference(text: str, monkeypatch: pytest.Mon
         assert pickle.loads(pickled).reveal() == PASSWORD
 
 
-def test_others_who_can_read_a_password_draw_a_warning(tmp_path: Path) -> None:
-    path = written(tmp_path, f"name = a\npassword = {PASSWORD}\n", mode=0o640)
+@pytest.mark.parametrize(
+    "key",
+    [
+        "password",
+        *("driver.aws_secret_access_key", "driver.aws_session_token"),
+        *("driver.s3.secret-access-key", "driver.s3.session-token"),
+    ],
+)
+def test_others_who_can_read_a_password_draw_a_warning(key: str, tmp_path: Path) -> None:
+    path = written(tmp_path, f"name = a\n{key} = {PASSWORD}\n", mode=0o640)
     with pytest.warns(SecurityWarning) as caught:
         Properties.load(path)
     message = str(caught[0].message)
-    assert message.startswith(f"{path}: others can read this file, and password in it")
+    assert message.startswith(f"{path}: others can read this file, and {key} in it")
     assert PASSWORD not in message
 
 

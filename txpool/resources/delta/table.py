@@ -33,6 +33,9 @@ _FEATURES: Final = {
 _MADE: Final = ("delta.generationExpression", "delta.identity.", "CURRENT_DEFAULT")
 #: Types whose values deltalake keeps as partitions. It changes bytes, and cannot read some decimals and floats again.
 _PARTITIONS: Final = {"string", "byte", "short", "integer", "long", "boolean", "date", "timestamp", "timestamp_ntz"}
+#: Metadata of a text that Spark's writer keeps to a length, and the lengths that are kept here, too.
+_LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
+_OF_LENGTH: Final = re.compile(r"(char|varchar)\((\d+)\)")
 #: Texts that partitions make null.
 _NULLS: Final = ["", "__HIVE_DEFAULT_PARTITION__"]
 #: What changes nothing of how rows are written.
@@ -105,6 +108,9 @@ class TableState:
         for name, field in self.fields.items():
             if any(key.startswith(_MADE) for key in field["metadata"]):
                 more.append(f"a default, generated or identity column, {name}")
+            length = field["metadata"].get(_LENGTH, "")
+            if _LENGTH in json.dumps(field["type"]) or (length and not _OF_LENGTH.fullmatch(length)):
+                more.append(f"texts of a certain length within others, {name}, {length}")
             if name in self.partitions and field["type"] not in _PARTITIONS:
                 more.append(f"partitions by {name}, {field['type']}")
         if more:
@@ -273,6 +279,7 @@ def write_rows(
         try:
             for batch in batches:
                 _require_partitionable(batch, state, where)
+                _require_lengths(batch, state, where)
                 rows += batch.num_rows
                 yield batch
         except BaseException as error:  # deltalake would make a text of it
@@ -306,6 +313,21 @@ def _require_partitionable(batch: pa.RecordBatch, state: TableState, where: str)
             raise DataError(
                 f"{where} is partitioned by {name}, in which a row has one of the texts {_NULLS}, and nothing was "
                 "written: Delta's partitions would make it null"
+            )
+
+
+def _require_lengths(batch: pa.RecordBatch, state: TableState, where: str) -> None:
+    import pyarrow.compute as pc
+
+    for name, field in state.fields.items():
+        found = _OF_LENGTH.fullmatch(field["metadata"].get(_LENGTH, ""))
+        if found is None:
+            continue
+        wrong = pc.not_equal if found[1] == "char" else pc.greater
+        if pc.any(wrong(pc.utf8_length(batch[name]), int(found[2]))).as_py():
+            raise DataError(
+                f"{where}: column {name} is {found[0]}, and a row has a text of another length, and nothing was "
+                "written: cut it, or pad it with spaces for char"
             )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import sys
 from decimal import Decimal
 from typing import Any
 
+import deltalake
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -289,6 +291,50 @@ def test_a_table_that_needs_more_than_rows_is_refused(tables: Tables) -> None:
     (log / f"{0:020}.json").write_text(f"{json.dumps({'protocol': protocol})}\n{json.dumps({'metaData': metadata})}\n")
     with txpool.transaction(), pytest.raises(txpool.NotSupportedError, match="generated or identity column, n"):
         tables.append(1, to="made")
+
+
+LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
+
+
+def with_lengths(tables: Tables, kind: str, name: str = "texts") -> None:
+    """A table as Spark makes it: a text whose length only the column's metadata has."""
+    part = {"name": "part", "type": "string", "nullable": True, "metadata": {LENGTH: kind}}
+    number = {"name": "n", "type": "long", "nullable": True, "metadata": {}}
+    DeltaTable.create(
+        str(tables.place / name), deltalake.Schema.from_json(json.dumps({"type": "struct", "fields": [number, part]}))
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept", "refused"),
+    [
+        ("varchar(3)", ["", "abc", "\U0001f600\u00e9\u00e9", None], ["abcd", "abc "]),
+        ("char(3)", ["abc", "a  ", None], ["abcd", "ab", ""]),
+    ],
+)
+def test_a_text_of_another_length_is_refused(kind: str, kept: list[Any], refused: list[str], tables: Tables) -> None:
+    """Spark would refuse it or pad it, and reads tables as if all texts had that length."""
+    with_lengths(tables, kind)
+    for text in refused:
+        with pytest.raises(txpool.DataError, match=rf"part is {re.escape(kind)}, .* nothing was"), txpool.transaction():
+            tables.append(1, to="texts", part=text)
+    with txpool.transaction():
+        for text in kept:
+            tables.append(1, to="texts", part=text)
+    found = DeltaTable(str(tables.place / "texts")).to_pyarrow_table()["part"].to_pylist()
+    assert sorted(found, key=str) == sorted(kept, key=str)
+
+
+def test_lengths_of_texts_within_others_are_refused(tables: Tables) -> None:
+    field = {"name": "n", "nullable": True, "metadata": {LENGTH: "array<varchar(3)>"}}
+    field["type"] = {"type": "array", "elementType": "string", "containsNull": True}
+    schema = deltalake.Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
+    DeltaTable.create(str(tables.place / "within"), schema)
+    with (
+        pytest.raises(txpool.NotSupportedError, match=r"texts of a certain length within others, n, array<varchar"),
+        txpool.transaction(),
+    ):
+        lake.write_table(pa.table({"n": [["abcd"]]}), tables.file, "within")
 
 
 def test_a_table_that_changes_before_prepare_rolls_back(tables: Tables) -> None:

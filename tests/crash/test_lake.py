@@ -301,12 +301,12 @@ def site(
 ) -> Iterator[Site]:
     monkeypatch.chdir(tmp_path)
     if store is None:
-        yield from _in_use(Site(tmp_path, databases, marked=kind == "marked"), databases, eventually)
+        yield from in_use(Site(tmp_path, databases, marked=kind == "marked"), databases, eventually)
     else:
-        yield from _in_use(InBucket(tmp_path, databases, store), databases, eventually)
+        yield from in_use(InBucket(tmp_path, databases, store), databases, eventually)
 
 
-def _in_use(site: Site, databases: Any, eventually: Eventually) -> Iterator[Site]:
+def in_use(site: Site, databases: Any, eventually: Eventually) -> Iterator[Site]:
     eventually.in_the(
         places.of_files(
             site.folder / "recovery.properties",

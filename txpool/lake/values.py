@@ -46,8 +46,10 @@ def arrow_of(frame: Any, schema: pa.Schema, where: str) -> pa.Table:
             f"{where}: the table has no column {', '.join(unknown)}, or the frame one twice, and nothing was written"
         )
     # Without metadata: the ids of another table's columns would tell pyiceberg where values belong, in place of names.
-    fields = [pa.field(each.name, _without_views(each.type), each.nullable) for each in table.schema]
-    columns = []
+    fields, columns = [], []
+    for column, field in zip(table.columns, table.schema, strict=True):
+        whole = not wanted[field.name].nullable and not column.null_count  # of frames each column may have nulls
+        fields.append(pa.field(field.name, _without_views(field.type), field.nullable and not whole))
     for column, field in zip(table.columns, fields, strict=True):
         _require_kept(column, wanted[field.name].type, f"{where}: column {field.name}")
         columns.append(column if column.type == field.type else _as_kind(column, field.type))

@@ -175,6 +175,22 @@ _NESTED = pa.schema([("list", pa.list_(_RECORD)), ("map", pa.map_(pa.string(), _
 
 
 @IN_SQLITE
+@pytest.mark.parametrize("made", [pa.table, pd.DataFrame, pl.DataFrame])
+def test_a_frame_without_nulls_is_taken_by_columns_that_must_have_a_value(lake: Lake, made: Any) -> None:
+    schema = Schema(NestedField(1, "id", LongType(), required=True), NestedField(2, "name", StringType()))
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.strict", schema)
+        table.append(made({"id": [1, 2], "name": ["a", None]}))
+        table.append(made({"id": [3]}))
+        for refused in ({"name": ["b"]}, {"id": pa.array([None], pa.int64())}):
+            with pytest.raises(ValueError, match="required long"):
+                table.append(pa.table(refused))
+    with txpool.transaction():
+        assert sorted(lake.catalog.load_table("db.strict").scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
+
+
+@IN_SQLITE
 def test_null_lists_and_maps_of_structs_stay_null(lake: Lake) -> None:
     full = {"list": [{"n": 1}, None], "map": [("k", {"n": 1}), ("l", None)]}
     given = [{"list": None, "map": None}, full, {"list": [], "map": []}, {"list": None, "map": None}]

@@ -298,10 +298,18 @@ def write_rows(
     for line in (folder / LOG / f"{1:020}.json").read_bytes().splitlines():  # a text may have other ends of lines
         add = json.loads(line).get("add")
         if add is not None:
-            adds.append({**add, SOURCE: folder.name})
+            adds.append({**add, "partitionValues": _with_zone(add["partitionValues"], state), SOURCE: folder.name})
     if sum(json.loads(each["stats"])["numRecords"] for each in adds) != rows:
         raise OperationalError(f"{where}: {rows} rows were given, and their files have another number")
     return rows, adds
+
+
+def _with_zone(values: dict[str, str | None], state: TableState) -> dict[str, str | None]:
+    """A file's partition: its instants are in UTC, and say so. Spark reads others in its session's time zone."""
+    return {
+        name: f"{value.replace(' ', 'T')}Z" if value and state.fields[name]["type"] == "timestamp" else value
+        for name, value in values.items()
+    }
 
 
 def _require_partitionable(batch: pa.RecordBatch, state: TableState, where: str) -> None:

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import txpool
-from tests.integration.resources.delta.conftest import SCHEMA, Tables, committed, transactions
+from tests.integration.resources.delta.conftest import SCHEMA, Tables, actions, committed, transactions
 from txpool import lake
 from txpool.config.settings import DataSourceSettings
 from txpool.conformance.cases.case import Verdict
@@ -175,6 +175,17 @@ def test_each_type_of_a_partition_comes_back_as_it_was(column: str, tables: Tabl
         lake.write_table(rows, tables.file, "every")
     found = DeltaTable(str(tables.place / "every")).to_pyarrow_table().sort_by("n").select([column, "n"])
     assert repr(found.to_pylist()) == repr(rows.to_pylist())
+
+
+def test_a_partition_s_instant_is_the_same_in_every_time_zone(tables: Tables) -> None:
+    """deltalake writes it without one, and Spark reads that in its session's."""
+    rows = pa.table({"n": [1, 2, 3], "at": pa.array([-1, 10**15, None], pa.timestamp("us", "UTC"))})
+    DeltaTable.create(str(tables.place / "orders"), rows.schema, partition_by=["at"])
+    with txpool.transaction():
+        lake.write_table(rows, tables.file, "orders")
+    found = [each["add"]["partitionValues"]["at"] for each in actions(tables.place / "orders") if "add" in each]
+    assert sorted(map(str, found)) == ["1969-12-31T23:59:59.999999Z", "2001-09-09T01:46:40.000000Z", "None"]
+    assert DeltaTable(str(tables.place / "orders")).to_pyarrow_table().sort_by("n").to_pylist() == rows.to_pylist()
 
 
 @pytest.mark.parametrize("column", ["float", "double", "money", "bytes"])

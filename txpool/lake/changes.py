@@ -10,7 +10,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import CommitTableResponse, Table, Transaction
 
 from txpool.errors import NotSupportedError
-from txpool.lake.corrections import keep_nulls, keep_partitions, keep_rows
+from txpool.lake import corrections
 from txpool.lake.values import arrow_of, require_partitionable
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     #: Files of the table that go as others are published, and what takes the place of each.
     Replaced = Callable[["LakeChanges", Sequence[DataFile]], Iterable[tuple[DataFile, Sequence[DataFile]]]]
 
-keep_nulls()
-keep_rows()
-keep_partitions()
+corrections.correct()
 #: Properties of a table that name code, which whoever writes the metadata would have us run.
 _CODE: Final = ("py-io-impl", "write.py-location-provider.impl")
 #: Deletes metadata before the transaction has committed.

@@ -1,4 +1,4 @@
-"""Corrects pyiceberg, for this process: nulls stay null, each row is in one partition, and that has its value.
+"""Corrects pyiceberg, for this process: what it writes, reads and deletes is what was meant.
 
 pyiceberg brings each batch that it writes or reads into the table's schema. If a list's elements or a map's values are
 structs, it builds the array anew by its offsets, and a null becomes an empty one without an error.
@@ -8,32 +8,50 @@ doubled or lost without an error, also when a delete or an upsert rewrites files
 
 It reads a partition's double as a float, and its UUID as what it does not compare with. So a filter misses rows, an
 upsert doubles them, and a manifest that is written again has another value, which engines take for the column's.
+
+It counts no NaN, and takes a file without a count for one without NaN. So a delete, an overwrite or an upsert by a
+condition that a file's least and greatest numbers meet removes the rows with NaN, too, and so do those of engines.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.avro import STRUCT_DOUBLE
 from pyiceberg.avro.reader import DoubleReader, UUIDReader
+from pyiceberg.expressions.visitors import _StrictMetricsEvaluationVisitor
 from pyiceberg.io import pyarrow as io
-from pyiceberg.io.pyarrow import ArrowProjectionVisitor, _determine_partitions
+from pyiceberg.io.pyarrow import ArrowProjectionVisitor, ParquetFormatWriter, _determine_partitions
+from pyiceberg.types import DoubleType, FloatType, StructType
 
 from txpool.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyiceberg.avro.decoder import BinaryDecoder
+    from pyiceberg.io.fileformat import DataFileStatistics
+    from pyiceberg.types import NestedField
 
 _list = ArrowProjectionVisitor.list
 _map = ArrowProjectionVisitor.map
+_write = ParquetFormatWriter.write
+_close = ParquetFormatWriter.close
 
 
-def keep_nulls() -> None:
-    """Correct pyiceberg's projection."""
+def correct() -> None:
+    """Correct pyiceberg: the projection, partitioning, what it reads of partitions, and the counts of NaN."""
     ArrowProjectionVisitor.list = _kept_list  # type: ignore[assignment, method-assign]
     ArrowProjectionVisitor.map = _kept_map  # type: ignore[assignment, method-assign]
+    vars(io)[_determine_partitions.__name__] = _whole
+    DoubleReader.read = _double  # type: ignore[assignment, method-assign]
+    UUIDReader.read = _bytes_of_uuid  # type: ignore[assignment, method-assign]
+    ParquetFormatWriter.write = _write_and_count  # type: ignore[method-assign]
+    ParquetFormatWriter.close = _close_with_counts  # type: ignore[method-assign]
+    _StrictMetricsEvaluationVisitor._can_contain_nans = _can_contain_nans  # type: ignore[method-assign]
 
 
 def _kept_list(self: ArrowProjectionVisitor, kind: Any, given: Any, *parts: Any) -> Any:
@@ -54,17 +72,6 @@ def _with_nulls(given: Any, made: Any) -> Any:
     return type(made).from_arrays(offsets, made.values, made.type, mask=mask)
 
 
-def keep_rows() -> None:
-    """Correct pyiceberg's partitioning."""
-    vars(io)[_determine_partitions.__name__] = _whole
-
-
-def keep_partitions() -> None:
-    """Correct what pyiceberg reads of partitions."""
-    DoubleReader.read = _double  # type: ignore[assignment, method-assign]
-    UUIDReader.read = _bytes_of_uuid  # type: ignore[assignment, method-assign]
-
-
 def _double(_: DoubleReader, decoder: BinaryDecoder) -> float:
     found: float = STRUCT_DOUBLE.unpack(decoder.read(8))[0]
     return found
@@ -83,3 +90,32 @@ def _whole(spec: Any, schema: Any, arrow_table: Any) -> Any:
             "nothing was written. Overwrite these values first, or partition by another column"
         )
     return made
+
+
+def _write_and_count(self: ParquetFormatWriter, table: pa.Table) -> None:
+    _write(self, table)
+    counts = vars(self).setdefault("nans", Counter())
+    for field in self._file_schema.fields:
+        for number, count in _nans(table[field.name], field):
+            counts[number] += count
+
+
+def _close_with_counts(self: ParquetFormatWriter) -> DataFileStatistics:
+    made = _close(self)
+    made.nan_value_counts.update(vars(self)["nans"])
+    return made
+
+
+def _nans(column: pa.ChunkedArray, field: NestedField) -> Iterator[tuple[int, int]]:
+    """How many NaN a column has, and the fields in it."""
+    kind = field.field_type
+    if isinstance(kind, (DoubleType, FloatType)):
+        yield field.field_id, pc.sum(pc.is_nan(column)).as_py() or 0
+    elif isinstance(kind, StructType):
+        for each in kind.fields:
+            yield from _nans(pc.struct_field(column, each.name), each)
+
+
+def _can_contain_nans(self: _StrictMetricsEvaluationVisitor, field_id: int) -> bool:
+    count = self.nan_counts.get(field_id)
+    return isinstance(self._get_field(field_id).field_type, (DoubleType, FloatType)) if count is None else count > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import EqualTo, NotEqualTo
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import ParquetFormatWriter, schema_to_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
@@ -24,6 +25,7 @@ from pyiceberg.types import (
     DateType,
     DecimalType,
     DoubleType,
+    FloatType,
     ListType,
     LongType,
     NestedField,
@@ -37,6 +39,7 @@ from pyiceberg.types import (
 import txpool
 from tests.integration.lake.conftest import IN_SQLITE, Lake
 from txpool.errors import DataError
+from txpool.lake import corrections
 from txpool.lake.values import arrow_of
 
 
@@ -243,6 +246,47 @@ def test_a_partition_s_value_is_read_as_it_was_written(lake: Lake, kind: Any, va
         assert left.file.partition[0] == values[1]
         assert len([*table.scan(row_filter=EqualTo("v", wanted)).plan_files()]) == 1
         assert [*table.scan(row_filter=NotEqualTo("v", wanted)).plan_files()] == []
+
+
+@IN_SQLITE
+@pytest.mark.parametrize("counted", [True, False], ids=["ours", "pyiceberg's"])
+def test_a_row_with_nan_goes_only_if_it_is_meant(lake: Lake, counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyiceberg alone takes a file whose least and greatest numbers meet a condition for one whose rows all do."""
+    if not counted:
+        monkeypatch.setattr(ParquetFormatWriter, "close", corrections._close)
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "v", DoubleType()))
+    given = pa.table({"id": [1, 2], "v": [math.nan, 5.0]})
+    changes: list[Callable[[Any], object]] = [
+        lambda table: table.delete("v = 5"),
+        lambda table: table.delete("v < 10"),
+        lambda table: table.delete("v in (5, 6)"),
+        lambda table: table.overwrite(given.slice(2), overwrite_filter="v >= 5"),
+    ]
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+    for number, change in enumerate([*changes, lambda table: table.upsert(given.slice(1), join_cols=["v"])]):
+        with txpool.transaction():
+            lake.catalog.create_table(f"db.t{number}", schema).append(given)
+        with txpool.transaction():
+            change(lake.catalog.load_table(f"db.t{number}"))
+        with txpool.transaction():
+            left = lake.catalog.load_table(f"db.t{number}").scan().to_arrow()["id"].to_pylist()
+        assert left == ([1] if number < len(changes) else [1, 2]), number
+
+
+@IN_SQLITE
+def test_a_file_says_how_many_nan_it_has(lake: Lake) -> None:
+    """Whoever deletes by a condition looks there: without that, engines take it for none."""
+    inner = StructType(NestedField(4, "f", FloatType()), NestedField(5, "n", LongType()))
+    fields = [NestedField(1, "v", DoubleType()), NestedField(2, "s", inner), NestedField(3, "w", DoubleType())]
+    within = [{"f": math.nan, "n": 1}, None, {"f": None, "n": 1}]
+    rows = [{"v": v, "s": s} for v, s in zip([math.nan, math.nan, 1.0], within, strict=True)]
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.counted", Schema(*fields))
+        table.append(pa.Table.from_pylist(rows, schema=_arrow(*fields)))
+        (task,) = table.scan().plan_files()
+        assert task.file.nan_value_counts == {1: 2, 3: 0, 4: 1}
 
 
 @IN_SQLITE

@@ -102,7 +102,7 @@ class LakeTask(FilesTask):
             from pyiceberg.table import TableProperties
             from pyiceberg.table.metadata import TableMetadataUtil
 
-            from txpool.lake.corrections import keep_nulls
+            from txpool.lake.corrections import correct
             from txpool.lake.journals.files import AttemptFiles
             from txpool.lake.values import require_partitionable
         except ImportError as error:
@@ -110,7 +110,7 @@ class LakeTask(FilesTask):
                 f"{self.journals.name}: this executor needs pyiceberg: pip install 'txpool[lake]' there "
                 f"({described(error)})"
             ) from error
-        keep_nulls()
+        correct()
         metadata = TableMetadataUtil.parse_raw(self.metadata)
         kinds = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
         most = int(

@@ -108,8 +108,7 @@ class Work:
         self.reach(least)
         print(f"after {len(self.done())}: {victim}", flush=True)
         if victim == "point":
-            self.kill("consumer")
-            self.start("consumer", f"{self.chance.choice(POINTS)}=kill@{self.chance.randint(1, 3)}")
+            self.arm(self.chance.choice(POINTS), self.chance.randint(1, 3))
             until(lambda: self.running["consumer"].poll() is not None or len(self.done()) == self.count, PATIENCE)
             self.kill("consumer")
             self.start("consumer")
@@ -121,6 +120,11 @@ class Work:
         else:
             self.kill(victim)
             self.start(victim)
+
+    def arm(self, point: str, nth: int) -> None:
+        """Let the consumer be killed as it reaches a point for the nth time."""
+        self.kill("consumer")
+        self.start("consumer", f"{point}=kill@{nth}")
 
     def feed(self) -> None:
         """Send what is to be received."""

@@ -21,16 +21,22 @@ from tests.support.waiting import until
 
 ROWS = 100 if FULL else 20
 _DRIVER = """
-import logging, sys, time
+import logging, os, sys, time
 
 import txpool
 from pyspark.sql import SparkSession
+from txpool import failpoints
 from txpool.spark import write_messages
 
 spark = SparkSession.builder.getOrCreate()
 txpool.configure("txpool.properties")
 jobs, rows = map(int, sys.argv[1:])
 while True:
+    if os.path.exists("arm"):
+        with open("arm") as file:
+            point, nth = file.read().split()
+        os.remove("arm")
+        failpoints.arm(point, "kill", nth=int(nth))
     try:
         with txpool.transaction() as ambient:
             ambient.may_be_empty = True
@@ -95,10 +101,15 @@ class SparkWork(Work):
         if role == "recovery":
             super().start(role)
         elif role == "consumer":
-            process = self._spark_process(
-                _DRIVER, str(self.count), str(ROWS), master="local[2,8]", env={"TXPOOL_FAILPOINTS": failpoints}
-            )
+            (self.folder / "arm").unlink(missing_ok=True)
+            process = self._spark_process(_DRIVER, str(self.count), str(ROWS), master="local[2,8]")
             self.running[role] = _Driver(process)
+
+    def arm(self, point: str, nth: int) -> None:
+        """In the driver that runs: another one takes long to start."""
+        whole = self.folder / "arm.new"
+        whole.write_text(f"{point} {nth}")
+        whole.replace(self.folder / "arm")
 
     def kill(self, role: str) -> None:
         if role != "worker":

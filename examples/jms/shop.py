@@ -15,30 +15,22 @@ import txpool
 HERE = Path(__file__).parent
 
 
-def listens(port):
-    try:
-        with socket.create_connection(("127.0.0.1", port), 1) as connection:
-            # The system may choose that very port for this end: then it is connected with itself.
-            return connection.getsockname() != connection.getpeername()
-    except OSError:
-        return False
-
-
 def start_broker(folder):
     """A broker, its port and its class path, out of Maven."""
     jars = folder / "classpath"
     maven = ["mvn", "-q", "-B", "-f", HERE / "pom.xml", "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
-    subprocess.run(maven, check=True)
+    subprocess.run(maven, check=True, stdout=sys.stderr)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     config = (HERE / "broker.xml").read_text().replace("FOLDER", str(folder)).replace("PORT", str(port))
     (folder / "broker.xml").write_text(config)
     command = [sys.executable, HERE / "broker.py", jars.read_text(), folder / "broker.xml"]
-    with (folder / "broker.log").open("ab") as log:
-        broker = subprocess.Popen(command, stdout=log, stderr=log)
-    while not listens(port):
+    log = folder / "broker.log"
+    with log.open("ab") as said:
+        broker = subprocess.Popen(command, stdout=said, stderr=said)
+    while "started\n" not in log.read_text():
         if broker.poll() is not None:
-            raise SystemExit((folder / "broker.log").read_text())
+            raise SystemExit(log.read_text())
         time.sleep(0.1)
     return broker, port, jars.read_text()
 

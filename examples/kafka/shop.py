@@ -4,6 +4,7 @@ import os
 import socket
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import closing
@@ -36,7 +37,7 @@ def start_broker(folder, port):
     """A broker of one node, out of Maven."""
     jars = folder / "classpath"
     maven = ["mvn", "-q", "-B", "-f", HERE / "pom.xml", "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
-    subprocess.run(maven, check=True)
+    subprocess.run(maven, check=True, stdout=sys.stderr)
     controller = free_port()
     (folder / "server.properties").write_text(f"""
 process.roles=broker,controller

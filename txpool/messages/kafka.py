@@ -11,9 +11,8 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from txpool.errors import (
     IntegrityError,
@@ -314,7 +313,7 @@ class KafkaSession(MessageSession):
             settings = self.source.settings
             made = KafkaConsumer(
                 self._topic,
-                bootstrap_servers=MANAGER.address(settings).split(","),
+                bootstrap_servers=MANAGER.address(settings),
                 group_id=self._group,
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
@@ -336,13 +335,6 @@ class KafkaSession(MessageSession):
 
     def _part(self, number: int) -> TopicPart:
         return TopicPart(self._group or "", self._topic, number)
-
-    @contextmanager
-    def _cursor(self) -> Iterator[Any]:
-        source = self.datasource
-        tables_of(source).ensure(source)
-        with closing(source.connect()) as connection:
-            yield connection.cursor()
 
     def _position(self, number: int) -> tuple[int, int]:
         """The position, and how many tries of the message there have failed."""

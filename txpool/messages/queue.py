@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from txpool.errors import OperationalError, ProgrammingError
@@ -36,12 +34,6 @@ class QueueSession(MessageSession):
     @property
     def datasource(self) -> DataSource:
         return self._datasource
-
-    @contextmanager
-    def _cursor(self) -> Iterator[Any]:
-        self._tables.ensure(self._datasource)
-        with closing(self._datasource.connect()) as connection:
-            yield connection.cursor()
 
     def _send(self, sent: Outgoing) -> None:
         if sent.key is not None and "\0" in sent.key:

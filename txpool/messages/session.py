@@ -178,6 +178,14 @@ class MessageSession(ABC):
     @abstractmethod
     def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]: ...
 
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        """A cursor in the datasource, which has the tables then."""
+        source = self.datasource
+        tables_of(source).ensure(source)
+        with closing(source.connect()) as connection:
+            yield connection.cursor()
+
     # -- for the loop of a consumer -----------------------------------------------------------------------------
 
     @abstractmethod

@@ -106,9 +106,8 @@ class Kafka(ResourceManager):
         return options
 
     def address(self, settings: DataSourceSettings) -> str:
-        """The brokers, with commas between them."""
-        hosts = settings.url.removeprefix(self.schemes[0]).rpartition("@")[2].split("/")[0]
-        return ",".join(each if ":" in each else f"{each}:9092" for each in hosts.split(","))
+        """The brokers, with commas between them, as kafka-python reads them."""
+        return settings.url.removeprefix(self.schemes[0]).rpartition("@")[2].split("/")[0]
 
     def _requests(self, settings: DataSourceSettings) -> KafkaRequests:
         self.require_client(settings)

@@ -79,7 +79,7 @@ class KafkaRequests:
         if found is None:
             made = KafkaAdminClient.__new__(KafkaAdminClient)
             try:
-                made.__init__(bootstrap_servers=self._address.split(","), bootstrap_timeout_ms=10_000, **self._options)
+                made.__init__(bootstrap_servers=self._address, bootstrap_timeout_ms=10_000, **self._options)
             except errors.KafkaError as error:
                 _discard(made)
                 raise OperationalError(f"no broker at {self._address} answers: {described(error)}") from error

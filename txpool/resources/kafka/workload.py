@@ -54,7 +54,7 @@ class TopicWork:
 
         settings = self._source.settings
         return KafkaConsumer(
-            bootstrap_servers=self._manager.address(settings).split(","),
+            bootstrap_servers=self._manager.address(settings),
             isolation_level="read_committed",
             enable_auto_commit=False,
             **self._manager.options(settings),

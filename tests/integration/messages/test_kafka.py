@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import ClusterAuthorizationFailedError
 
 import txpool
@@ -264,6 +265,23 @@ def test_what_a_topic_does_not_take_is_parked_in_the_table(site: Site) -> None:
     assert ship.run(once=True) == 1
     assert site.sql("select queue, body, error from txpool_messages") == [("in-parked", body, "ValueError: bad")]
     assert site.broker.committed(parked) == []
+
+
+def test_what_fits_into_a_topic_by_itself_fits_together(site: Site) -> None:
+    """A topic's max.message.bytes is the longest batch that it takes."""
+    with closing(site.broker.admin()) as admin:
+        resource = ConfigResource(ConfigResourceType.TOPIC, site.topics[1], {"max.message.bytes": "50000"})
+        admin.alter_configs([resource])
+    bodies = [bytes([number]) * size for number, size in enumerate([9_000] * 20 + [49_000, 100])]
+    with txpool.transaction():
+        work([], site.outward)
+        for body in bodies:
+            site.outward.send(body)
+    assert site.out() == bodies
+    with pytest.raises(txpool.TransactionRolledBack, match=f"MessageSizeTooLarge.*{site.topics[1]}"):
+        site.outward.send(b"x" * 50_000)
+    assert site.out() == bodies
+    assert site.listed() == []
 
 
 def work_through(site: Site, *texts: str) -> None:

@@ -76,11 +76,19 @@ class KafkaWork(Work):
         self.records.append(record)
 
     def prepare(self, xid: str) -> None:
+        from txpool.resources.kafka.records import BATCHES, TOO_LONG
+
         timeout, deadline = self._requests.longest(), time.monotonic() + WAIT
         if self._requests.state(xid, deadline) is not None:
             raise Refused(f"the transactional id {xid} is taken")  # to begin under it would end the other's
-        producer = self._requests.begin(xid, timeout, deadline)
-        self._requests.send(producer, self.records, deadline)
+        for size in BATCHES:
+            producer = self._requests.begin(xid, timeout, deadline)  # which ends what was sent before
+            try:
+                self._requests.send(producer, self.records, deadline, size=size)
+                break
+            except TOO_LONG:
+                if size == BATCHES[-1]:
+                    raise
         self.evidence = evidence_of(producer, ((each.topic, each.part) for each in self.records))
 
     def rollback(self) -> None:

@@ -16,15 +16,13 @@ from txpool.resources.messages.tables import Outgoing
 
 #: The header with the id that a session of txpool's gives to a message.
 ID_HEADER = "txpool-id"
+#: What a broker answers if a topic takes no batch that is so long.
+TOO_LONG = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
 #: What a broker answers if it does not take a message itself: it is too long, or has no key in a compacted topic.
-REFUSED = (
-    errors.MessageSizeTooLargeError,
-    errors.RecordListTooLargeError,
-    errors.InvalidTimestampError,
-    errors.InvalidRecordError,
-)
-#: How long one batch of messages may be, in bytes: the broker's own limit is a little more.
-_BATCH = 900_000
+REFUSED = (*TOO_LONG, errors.InvalidTimestampError, errors.InvalidRecordError)
+#: How long one batch of messages may be, in bytes: a little less than a stock topic takes; if a topic takes less, as
+#: long as those of Java's client; at last each message by itself.
+BATCHES = (900_000, 16_384, 1)
 #: For how many seconds the number of a topic's partitions is taken to be the same.
 _PARTS_FOR = 60.0
 
@@ -80,8 +78,11 @@ class Topics:
         return count
 
 
-def batches_of(producer: Producer, records: Iterable[Record]) -> dict[tuple[str, int], list[bytes]]:
-    """The records as batches, by topic and partition, with the sequence numbers by which a broker knows them again."""
+def batches_of(producer: Producer, records: Iterable[Record], size: int) -> dict[tuple[str, int], list[bytes]]:
+    """The records as batches of so many bytes, by topic and partition. A longer record is a batch by itself.
+
+    They have sequence numbers, by which a broker knows them again.
+    """
     found: dict[tuple[str, int], list[bytes]] = defaultdict(list)
     building: dict[tuple[str, int], tuple[Any, int]] = {}
     now = int(time.time() * 1000)
@@ -94,7 +95,7 @@ def batches_of(producer: Producer, records: Iterable[Record]) -> dict[tuple[str,
             builder = MemoryRecordsBuilder(
                 2,
                 0,
-                _BATCH,
+                size,
                 transactional=True,
                 producer_id=producer.id,
                 producer_epoch=producer.epoch,

@@ -28,7 +28,7 @@ from kafka.protocol.producer.transaction import (
 from kafka.structs import TopicPartition
 
 from txpool.errors import OperationalError, described
-from txpool.resources.kafka.records import Producer, Record, batches_of
+from txpool.resources.kafka.records import BATCHES, Producer, Record, batches_of
 
 T = TypeVar("T")
 
@@ -181,9 +181,13 @@ class KafkaRequests:
             self._refused_two_phase, self._longest = two_phase, (0.0, 0.0)
             raise
 
-    def send(self, producer: Producer, records: Iterable[Record], deadline: float) -> None:
-        """Send them in the producer's transaction, and wait until all replicas in sync have each."""
-        batches = batches_of(producer, records)
+    def send(self, producer: Producer, records: Iterable[Record], deadline: float, *, size: int = BATCHES[0]) -> None:
+        """Send them in the producer's transaction, and wait until all replicas in sync have each.
+
+        A batch has so many bytes, or one record.
+        Errors: kafka-python's; one of TOO_LONG if a topic takes no batch that is so long.
+        """
+        batches = batches_of(producer, records, size)
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, part in batches:
             topics[topic].append(part)
@@ -235,7 +239,8 @@ class KafkaRequests:
         for answer in [await each for each in sent]:
             for topic in answer.responses:
                 for part in topic.partition_responses:
-                    _require(part.error_code, errors.DuplicateSequenceNumberError)
+                    place = f"topic {topic.name}, partition {part.index}"
+                    _require(part.error_code, errors.DuplicateSequenceNumberError, place=place)
 
     def end(self, producer: Producer, deadline: float, *, commit: bool) -> str:
         """End the producer's transaction, as anybody may who knows it: empty, or the name of the broker's error."""
@@ -351,7 +356,7 @@ async def _coordinator(manager: Any, transactional_id: str) -> int:
     return int(found.node_id)
 
 
-def _require(code: int, *harmless: type[Exception]) -> None:
+def _require(code: int, *harmless: type[Exception], place: str = "") -> None:
     error = errors.for_code(code)
     if error is not errors.NoError and error not in harmless:
-        raise error
+        raise error(*filter(None, [place]))

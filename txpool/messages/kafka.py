@@ -87,7 +87,10 @@ class KafkaSession(MessageSession):
             raise ProgrammingError(f"{self.name} cannot join {ambient.gtrid}: configure a decision log first")
         if self._topics is None:
             self._topics = Topics(lambda each: MANAGER.requests_of(self.source).parts(each))
-        record = self._topics.record(topic, sent)
+        try:
+            record = self._topics.record(topic, sent)
+        except UnicodeEncodeError as error:
+            raise ProgrammingError(f"{self.name}: a key or header is no text, and nothing was sent: {error}") from error
         part = ambient.enlist_datasource(self.source)
         with part.lock:  # PREPARE would leave out what another thread adds meanwhile
             part.pooled.send(record)

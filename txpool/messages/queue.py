@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, apart, database_of
-from txpool.resources.messages.tables import Outgoing, QueuedRow, tables_of
+from txpool.resources.messages.tables import Outgoing, QueuedRow, readable, tables_of
 from txpool.resources.messages.tries import QUEUED, Tried
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
@@ -36,8 +36,8 @@ class QueueSession(MessageSession):
         return self._datasource
 
     def _send(self, sent: Outgoing) -> None:
-        if sent.key is not None and "\0" in sent.key:
-            raise ProgrammingError("a message's key has a NUL character in it, and nothing was sent")
+        if sent.key is not None and readable(sent.key) != sent.key:
+            raise ProgrammingError("a message's key has a NUL or a surrogate in it, and nothing was sent")
         with self._cursor() as cursor:
             self._tables.insert(cursor, self._queue, sent)
         self._sent_by(current()).add(sent.id)

@@ -110,7 +110,7 @@ class MessageSession(ABC):
         received for `delay` seconds. Errors: ProgrammingError for arguments that are none; NotSupportedError for what
         the broker does not have; the transaction's and the broker's own.
         """
-        headers = dict(headers or {})
+        headers = {} if headers is None else headers
         if not (body is None or isinstance(body, bytes | str)):
             raise ProgrammingError(
                 f"a message's body is bytes or text, and not {type(body).__name__}, and nothing was sent: json.dumps() "
@@ -118,12 +118,18 @@ class MessageSession(ABC):
             )
         if key is not None and not (isinstance(key, str) and 0 < len(key) <= _MAX_KEY):
             raise ProgrammingError(f"a message's key is text of 1 to {_MAX_KEY} characters, and nothing was sent")
-        if not all(isinstance(name, str) and isinstance(value, str) for name, value in headers.items()):
+        if not (
+            isinstance(headers, Mapping) and all(isinstance(each, str) for pair in headers.items() for each in pair)
+        ):
             raise ProgrammingError("a message's headers are texts by names, and nothing was sent")
         if not (isinstance(delay, int | float) and 0 <= delay < inf):
             raise ProgrammingError("a message's delay is a number of seconds, and nothing was sent")
-        made, data = str(uuid.uuid4()), body.encode() if isinstance(body, str) else body
-        sent = Outgoing(made, data, key, headers, delay)
+        try:
+            data = body.encode() if isinstance(body, str) else body
+        except UnicodeEncodeError as error:
+            raise ProgrammingError(f"a message's body is no text of UTF-8, and nothing was sent: {error}") from error
+        made = str(uuid.uuid4())
+        sent = Outgoing(made, data, key, dict(headers), delay)
         ambient = current()
         if ambient is None:
             with transaction() as own:

@@ -267,6 +267,13 @@ def test_what_a_topic_does_not_take_is_parked_in_the_table(site: Site) -> None:
     assert site.broker.committed(parked) == []
 
 
+def test_a_text_that_is_none_is_refused(site: Site) -> None:
+    for arguments in ({"key": "\ud800"}, {"headers": {"h": "\ud800"}}):
+        with txpool.transaction(), pytest.raises(txpool.ProgrammingError, match="nothing was sent"):
+            site.outward.send("x", **arguments)  # type: ignore[arg-type]
+    assert site.out() == []
+
+
 def test_what_fits_into_a_topic_by_itself_fits_together(site: Site) -> None:
     """A topic's max.message.bytes is the longest batch that it takes."""
     with closing(site.broker.admin()) as admin:

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,24 @@ def test_in_an_event_loop_a_thread_calls_it(queue: Queue) -> None:
         asyncio.run(work(fails=True))
     assert asyncio.run(work(fails=False)) == ["one"]
     assert drained(session) == ["two"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"body": "\ud800"},
+        {"body": "x", "key": "\ud800"},
+        {"body": "x", "headers": [("a", "1"), ("a", "2")]},
+        {"body": "x", "headers": 1},
+        {"body": "x", "headers": {"a": None}},
+    ],
+)
+def test_arguments_that_are_none(arguments: Any, queue: Queue) -> None:
+    session = queue()
+    for within in (False, True):
+        with txpool.transaction() if within else nullcontext(), pytest.raises(txpool.ProgrammingError, match="nothing was"):
+            session.send(**arguments)
+    assert drained(session) == []
 
 
 @pytest.mark.parametrize("headers", ["", "{", "[]", "null", '{"h": 1}', "[" * 100_000])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import ClusterAuthorizationFailedError
+from kafka.errors import ClusterAuthorizationFailedError, NodeNotReadyError
 
 import txpool
 from recovery.manager import RecoveryManager
@@ -562,6 +562,20 @@ def test_anybody_ends_what_is_prepared_and_again(site: Site) -> None:
     assert end_branch(site.requests, other, commit=True)[0] is BranchOutcome.ROLLED_BACK
     assert end_branch(site.requests, record._replace(identity="other"), commit=True)[0] is BranchOutcome.UNKNOWN
     assert end_branch(site.requests, record._replace(evidence={}), commit=True)[0] is BranchOutcome.UNKNOWN
+
+
+def test_a_commit_goes_on_once_its_broker_is_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, client = record_of(site, prepared(site, name_of(site))), site.requests.client()
+    describe, errors = client.describe_cluster, iter([NodeNotReadyError(), NodeNotReadyError()])
+
+    def describe_at_last() -> object:
+        for error in errors:
+            raise error
+        return describe()
+
+    monkeypatch.setattr(client, "describe_cluster", describe_at_last)
+    assert end_branch(site.requests, record, commit=True) == (BranchOutcome.COMMITTED, "")
+    assert site.out() == [b"left"]
 
 
 def test_what_the_broker_has_ended_by_itself_is_told(site: Site) -> None:

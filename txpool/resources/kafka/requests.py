@@ -99,9 +99,9 @@ class KafkaRequests:
 
     # -- the cluster --------------------------------------------------------------------------------------------
 
-    def cluster(self) -> str:
-        """The cluster's id."""
-        return str(self.client().describe_cluster()["cluster_id"])
+    def cluster(self, deadline: float = 0.0) -> str:
+        """The cluster's id. It is asked for again until the deadline, if the broker is only just gone."""
+        return str(_until(deadline, lambda: self.client().describe_cluster())["cluster_id"])
 
     def longest(self) -> float:
         """After how many seconds the broker ends a transaction by itself; inf: never. Asked again each minute."""
@@ -327,16 +327,23 @@ class KafkaRequests:
         self._until(deadline, ask)
 
     def _until(self, deadline: float, ask: Callable[[Any], Awaitable[T]]) -> T:
-        """Ask, and again for as long as the error passes by itself, until the deadline of the monotonic clock."""
-        while True:
+        def run() -> T:
             manager = self.client()._manager
-            try:
-                found: T = manager.run(ask, manager)
-                return found
-            except _TRY_AGAIN:
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(_PAUSE)
+            found: T = manager.run(ask, manager)
+            return found
+
+        return _until(deadline, run)
+
+
+def _until(deadline: float, ask: Callable[[], T]) -> T:
+    """Ask, and again for as long as the error passes by itself, until the deadline of the monotonic clock."""
+    while True:
+        try:
+            return ask()
+        except _TRY_AGAIN:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_PAUSE)
 
 
 def _discard(made: KafkaAdminClient) -> None:

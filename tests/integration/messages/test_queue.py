@@ -80,8 +80,8 @@ def test_in_an_event_loop_a_thread_calls_it(queue: Queue) -> None:
 )
 def test_arguments_that_are_none(arguments: Any, queue: Queue) -> None:
     session = queue()
-    for within in (False, True):
-        with txpool.transaction() if within else nullcontext(), pytest.raises(txpool.ProgrammingError, match="nothing was"):
+    for block in (nullcontext(), txpool.transaction()):
+        with block, pytest.raises(txpool.ProgrammingError, match="nothing was sent"):
             session.send(**arguments)
     assert drained(session) == []
 

@@ -310,13 +310,15 @@ class KafkaSession(MessageSession):
             from kafka import KafkaConsumer
 
             from txpool.resources.kafka.reader import read_any_header
+            from txpool.resources.kafka.requests import connected
 
             if self._group is None:
                 raise self.source.settings.properties.error("group", "is missing: write group = shop")
             settings = self.source.settings
-            made = KafkaConsumer(
+            made = connected(
+                KafkaConsumer,
+                MANAGER.address(settings),
                 self._topic,
-                bootstrap_servers=MANAGER.address(settings),
                 group_id=self._group,
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",

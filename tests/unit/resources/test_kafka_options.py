@@ -1,11 +1,14 @@
-"""The arguments of every client of kafka-python's."""
+"""The arguments of every client of kafka-python's, and what one leaves that has reached no broker."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
+import txpool
+from tests.support.ports import free_ports
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.kafka.manager import MANAGER
 
@@ -16,3 +19,20 @@ def test_a_broker_that_is_back_is_reached_before_a_prepare_gives_up(line: str, e
     file = tmp_path / "orders.properties"
     file.write_text(f"driver = kafka\nurl = kafka://broker\ntopic = orders\n{line}")
     assert MANAGER.options(DataSourceSettings.load(file))["reconnect_backoff_max_ms"] == expected
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # kafka-python's sockets
+def test_who_reaches_no_broker_leaves_no_thread(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    file = tmp_path / "orders.properties"
+    file.write_text(
+        f"driver = kafka\nurl = kafka://127.0.0.1:{port}\ntopic = orders\ngroup = shop\n"
+        "driver.bootstrap_timeout_ms = 10\n"
+    )
+    session = txpool.session(file)
+    before = threading.active_count()
+    for work in (lambda: session.wait(1), lambda: MANAGER.requests_of(session.source)):
+        with pytest.raises(txpool.OperationalError, match=f"no broker at 127.0.0.1:{port} answers"):
+            work()
+    session.close()
+    assert threading.active_count() == before

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _ANY = "any"
 #: The arguments of kafka-python's consumer that are txpool's own: others would lose messages, or do them twice.
 _OWN = ("bootstrap_servers", "group_id", "enable_auto_commit", "auto_offset_reset", "isolation_level")
-#: A broker that was away is tried again after so many milliseconds at most, as Java's client does: by the default of
-#: kafka-python it may be half a minute, and a PREPARE that waits gives up before.
-_RECONNECT = 1000
+#: What a file may say otherwise. A broker that was away is tried again after so many milliseconds at most, as Java's
+#: client does: by the default of kafka-python it may be half a minute, and a PREPARE that waits gives up before.
+_DEFAULTS = {"reconnect_backoff_max_ms": 1000, "bootstrap_timeout_ms": 10_000}
 _requests: WeakKeyDictionary[Any, tuple[KafkaRequests, str]] = WeakKeyDictionary()
 
 
@@ -101,7 +101,7 @@ class Kafka(ResourceManager):
 
     def options(self, settings: DataSourceSettings) -> dict[str, Any]:
         """The arguments that every client of kafka-python's gets."""
-        options = {"reconnect_backoff_max_ms": _RECONNECT, **settings.connect_options()}
+        options = {**_DEFAULTS, **settings.connect_options()}
         user, password = options.pop("user", None), options.pop("password", None)
         if user is not None:
             options = {"sasl_mechanism": "PLAIN", "security_protocol": "SASL_PLAINTEXT"} | options

@@ -77,15 +77,7 @@ class KafkaRequests:
         """kafka-python's client of this process. OperationalError if no broker answers."""
         found = self._clients.get(os.getpid())
         if found is None:
-            made = KafkaAdminClient.__new__(KafkaAdminClient)
-            try:
-                made.__init__(bootstrap_servers=self._address, bootstrap_timeout_ms=10_000, **self._options)
-            except errors.KafkaError as error:
-                _discard(made)
-                raise OperationalError(f"no broker at {self._address} answers: {described(error)}") from error
-            except BaseException:
-                _discard(made)
-                raise
+            made = connected(KafkaAdminClient, self._address, **self._options)
             found = self._clients.setdefault(os.getpid(), made)
             if found is not made:
                 made.close()
@@ -346,11 +338,19 @@ def _until(deadline: float, ask: Callable[[], T]) -> T:
         time.sleep(_PAUSE)
 
 
-def _discard(made: KafkaAdminClient) -> None:
-    """Close a client that was not made, whose thread and sockets would stay."""
-    made._closed = False
-    with suppress(Exception):
-        made.close()
+def connected(kind: type[T], address: str, *arguments: str, **options: Any) -> T:
+    """A client of kafka-python's. OperationalError if no broker answers."""
+    made: Any = kind.__new__(kind)
+    try:
+        made.__init__(*arguments, bootstrap_servers=address, **options)
+    except BaseException as error:
+        with suppress(Exception):  # its thread and sockets would stay
+            made._client.close()
+        if isinstance(error, errors.KafkaError) and not isinstance(error, errors.KafkaConfigurationError):
+            raise OperationalError(f"no broker at {address} answers: {described(error)}") from error
+        raise
+    found: T = made
+    return found
 
 
 async def _coordinator(manager: Any, transactional_id: str) -> int:

@@ -52,9 +52,12 @@ class TopicWork:
     def _consumer(self) -> Any:
         from kafka import KafkaConsumer
 
+        from txpool.resources.kafka.requests import connected
+
         settings = self._source.settings
-        return KafkaConsumer(
-            bootstrap_servers=self._manager.address(settings),
+        return connected(
+            KafkaConsumer,
+            self._manager.address(settings),
             isolation_level="read_committed",
             enable_auto_commit=False,
             **self._manager.options(settings),

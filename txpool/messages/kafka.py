@@ -265,8 +265,11 @@ class KafkaSession(MessageSession):
         self._pause(consumer)
         polled = consumer.poll(timeout_ms=int(max(0.0, timeout) * 1000))
         assigned = {place.partition: place for place in consumer.assignment()}
-        if polled or assigned.keys() - self._buffers.keys():
+        unknown = not assigned and self._consumed.id is None  # or others have all its partitions
+        if polled or unknown or assigned.keys() - self._buffers.keys():
             found = MANAGER.requests_of(self.source).topic_id(self._topic)
+            if unknown and found is None:
+                raise OperationalError(f"{self.name}: there is no topic {self._topic}, and nothing was received")
             self._consumed.require_id(found, lambda number: self._position_or_start(OF_TOPIC, number))
         for number in self._buffers.keys() - assigned.keys():
             del self._buffers[number]

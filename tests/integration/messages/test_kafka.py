@@ -503,6 +503,20 @@ def test_what_has_a_strange_id_can_be_parked(site: Site) -> None:
     assert json.loads(headers_kept)["txpool-id"] == "x\0\udcff" + "y" * 2000
 
 
+def test_a_topic_that_is_not_there_is_said_to_be_missing(site: Site) -> None:
+    missing = f"{site.topics[0]}-missing"
+    write_site(site.folder, site.broker, (missing, site.topics[1]))
+    inward = site.again()
+    with pytest.raises(txpool.OperationalError, match=f"no topic {missing}"), txpool.transaction():
+        inward.receive()
+    with pytest.raises(txpool.OperationalError, match=f"no topic {missing}"):
+        txpool.consumer(inward, poll=0.1)(work).run(once=True)
+    site.broker.create_topics(missing)
+    inward.send("one")
+    with txpool.transaction():
+        assert texts(inward.receive(timeout=LONG)) == ["one"]
+
+
 def test_a_consumer_without_a_group_ends_with_an_error(tmp_path: Path) -> None:
     file = tmp_path / "out.properties"
     file.write_text("driver = kafka\nurl = kafka://localhost\ntopic = out\n")

@@ -31,7 +31,7 @@ from txpool.errors import (
 )
 from txpool.idempotency.on_demand import recover
 from txpool.idempotency.outage import is_outage
-from txpool.messages.session import MessageSession, ReceivedMessage, link, session
+from txpool.messages.session import MessageSession, ReceivedMessage, link, require_numbers, session
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.functions import require_plain
 from txpool.tm.demarcation.retry import doubled
@@ -74,6 +74,7 @@ class Consumer:
         self, of: str | Path | Source | MessageSession, function: Work, max_messages: int, poll: float
     ) -> None:
         require_plain(function, "the consumer")
+        require_numbers("a consumer", max_messages, poll)
         self._of, self._function, self._most, self._poll = of, function, max_messages, poll
         #: Tries that do not count, which is still to be written.
         self._owed: list[_Try] = []
@@ -274,6 +275,7 @@ def consumer(
 
     `txpool consume module:function` runs it. If it raises, the transaction rolls back, and the messages are received
     again, one by one. `poll` is how many seconds one wait for messages takes, and so how late a stop may be noticed.
-    Errors: ProgrammingError for a coroutine function, or a generator: the messages would be lost.
+    Errors: ProgrammingError for a coroutine function, or a generator: the messages would be lost; and for numbers that
+    are none.
     """
     return lambda function: Consumer(of, function, max_messages, poll)

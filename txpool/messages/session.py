@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -147,8 +147,8 @@ class MessageSession(ABC):
         """Receive up to so many messages within the ambient transaction: they are taken once that has committed.
 
         Waits up to `timeout` seconds for the first. If the transaction rolls back, they are received again. Errors:
-        ProgrammingError outside a transaction, or if another thread is receiving; the transaction's and the broker's.
-        With an error, the transaction rolls back.
+        ProgrammingError outside a transaction, for arguments that are none, or if another thread is receiving; the
+        transaction's and the broker's. With an error, the transaction rolls back.
         """
         ambient = current()
         if ambient is None:
@@ -157,6 +157,7 @@ class MessageSession(ABC):
                 "its transaction commits. Write `with txpool.transaction():` around it"
             )
         ambient.require_active()
+        require_numbers("receive()", max_messages, timeout)
         try:
             received = self._receive(ambient, max_messages, timeout)
             link(ambient, received)
@@ -273,6 +274,15 @@ class MessageSession(ABC):
     def _state(self, queue: str) -> tuple[int, float | None]:
         with self.datasource.connect() as connection:
             return tables_of(self.datasource).state(connection.cursor(), queue)
+
+
+def require_numbers(what: str, most: int, seconds: float) -> None:
+    """ProgrammingError unless these are a number of messages, and a time to wait."""
+    if not (isinstance(most, int) and most > 0 and isinstance(seconds, int | float) and not isnan(seconds)):
+        raise ProgrammingError(
+            f"{what} takes a number of messages from 1 on, and a number of seconds, and not {most!r} and {seconds!r}. "
+            "Nothing was received"
+        )
 
 
 def ambient_transaction() -> Transaction:

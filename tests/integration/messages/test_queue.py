@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 import time
 import weakref
@@ -84,6 +85,20 @@ def test_arguments_that_are_none(arguments: Any, queue: Queue) -> None:
         with block, pytest.raises(txpool.ProgrammingError, match="nothing was sent"):
             session.send(**arguments)
     assert drained(session) == []
+
+
+def test_numbers_that_are_none(queue: Queue) -> None:
+    session = queue()
+    session.send("one")
+    cases: list[Any] = [(0,), (-1,), ("1",), (None,), (1, None), (1, "1"), (1, math.nan)]
+    for arguments in cases:
+        with txpool.transaction() as ambient, pytest.raises(txpool.ProgrammingError, match="from 1 on"):
+            session.receive(*arguments)
+        assert ambient.rollback_cause is None
+        names = ("max_messages", "poll")
+        with pytest.raises(txpool.ProgrammingError, match="from 1 on"):
+            txpool.consumer(session, **dict(zip(names, arguments, strict=False)))(print)
+    assert drained(session) == ["one"]
 
 
 @pytest.mark.parametrize("headers", ["", "{", "[]", "null", '{"h": 1}', "[" * 100_000])

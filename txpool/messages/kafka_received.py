@@ -73,8 +73,8 @@ class ConsumedTopic:
         )
 
     def require_reached(self, part: int, position: int, end: int) -> None:
-        """OperationalError if the partition ends before the position: it is another topic of that name, say."""
-        if end < position:
+        """OperationalError if the partition does not reach the position: it is another topic of that name, say."""
+        if not 0 <= position <= end:
             raise OperationalError(
                 f"{self.session}: the position of {self.group} in partition {part} of {self.topic} is {position}, and "
                 f"the partition ends at {end}: the topic was deleted and created again, maybe, or has lost messages. "

@@ -349,6 +349,13 @@ def test_a_topic_that_is_created_again_with_more_messages(site: Site, stopped: b
     assert site.sql("select body from done")[2:] == [(str(number),) for number in range(5)]
 
 
+def test_a_position_that_is_none_is_an_error(site: Site) -> None:
+    work_through(site, "one")
+    site.sql("update txpool_message_positions set position = -1 where part = 0")
+    site.again()
+    require_refused(site, "is -1, and the partition ends at")
+
+
 def test_a_header_whose_name_is_no_text_is_received_as_others_are(site: Site) -> None:
     """Whoever may send does not stop the consumer, and none of the batch is lost."""
     strange, plain = HeaderName("h\udcff\udcfe"), [("a", b"1"), ("z", b"3")]

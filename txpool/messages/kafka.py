@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING
 
 from txpool.errors import (
@@ -50,6 +51,8 @@ _LEAST = 0.1
 class KafkaSession(MessageSession):
     """Sends to and receives from a topic."""
 
+    _key_lengths = (0, inf)  # of other programs, too, whose messages are sent on
+
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         settings = source.settings
@@ -87,10 +90,7 @@ class KafkaSession(MessageSession):
             raise ProgrammingError(f"{self.name} cannot join {ambient.gtrid}: configure a decision log first")
         if self._topics is None:
             self._topics = Topics(lambda each: MANAGER.requests_of(self.source).parts(each))
-        try:
-            record = self._topics.record(topic, sent)
-        except UnicodeEncodeError as error:
-            raise ProgrammingError(f"{self.name}: a key or header is no text, and nothing was sent: {error}") from error
+        record = self._topics.record(topic, sent)
         part = ambient.enlist_datasource(self.source)
         with part.lock:  # PREPARE would leave out what another thread adds meanwhile
             part.pooled.send(record)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
 T = TypeVar("T")
-_MAX_KEY = 200
 #: The header with a message's place in a trace.
 TRACEPARENT = "traceparent"
 
@@ -67,6 +66,9 @@ class MessageSession(ABC):
 
     Any thread may send. One thread at a time receives.
     """
+
+    #: How many characters a key has, at least and at most.
+    _key_lengths: tuple[float, float] = (1, 200)
 
     def __init__(self, source: Source) -> None:
         self.source = source  #: What its file describes.
@@ -116,8 +118,9 @@ class MessageSession(ABC):
                 f"a message's body is bytes or text, and not {type(body).__name__}, and nothing was sent: json.dumps() "
                 "makes text of most else"
             )
-        if key is not None and not (isinstance(key, str) and 0 < len(key) <= _MAX_KEY):
-            raise ProgrammingError(f"a message's key is text of 1 to {_MAX_KEY} characters, and nothing was sent")
+        least, most = self._key_lengths
+        if key is not None and not (isinstance(key, str) and least <= len(key) <= most):
+            raise ProgrammingError(f"a message's key is text of {least} to {most} characters, and nothing was sent")
         if not (
             isinstance(headers, Mapping) and all(isinstance(each, str) for pair in headers.items() for each in pair)
         ):

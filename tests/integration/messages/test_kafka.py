@@ -267,8 +267,18 @@ def test_what_a_topic_does_not_take_is_parked_in_the_table(site: Site) -> None:
     assert site.broker.committed(parked) == []
 
 
+def test_keys_of_other_programs_can_be_sent_on(site: Site) -> None:
+    keys = [b"", b"k" * 100_000, b"\xff"]
+    with closing(KafkaProducer(bootstrap_servers=site.broker.address)) as producer:
+        for key in keys:
+            producer.send(site.topics[0], b"one", key=key).get(LONG)
+    site.inward.parking_after = 1
+    assert txpool.consumer(site.inward, poll=1)(lambda messages: work(messages, site.outward)).run(once=True) == 3
+    assert [each.key for each in site.broker.committed(site.topics[1])] == keys
+
+
 def test_a_text_that_is_none_is_refused(site: Site) -> None:
-    for arguments in ({"key": "\ud800"}, {"headers": {"h": "\ud800"}}):
+    for arguments in ({"key": "\ud800"}, {"headers": {"h": "\ud800"}}, {"headers": {"\ud800": "h"}}):
         with txpool.transaction(), pytest.raises(txpool.ProgrammingError, match="nothing was sent"):
             site.outward.send("x", **arguments)  # type: ignore[arg-type]
     assert site.out() == []

@@ -12,6 +12,7 @@ from kafka import errors
 from kafka.partitioner.default import murmur2
 from kafka.record.memory_records import MemoryRecordsBuilder
 
+from txpool.errors import ProgrammingError
 from txpool.resources.messages.tables import Outgoing
 
 #: The header with the id that a session of txpool's gives to a message.
@@ -35,10 +36,23 @@ class Producer(NamedTuple):
     epoch: int
 
 
+def _bytes_of(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ProgrammingError(f"a key or header is no text of UTF-8, and nothing was sent: {error}") from error
+
+
 class HeaderName(str):
     """A header's name, which kafka-python encodes: bytes that are no UTF-8 stand in it as in a message's values."""
 
     __slots__ = ()
+
+    @classmethod
+    def of(cls, text: str) -> HeaderName:
+        """The name. ProgrammingError if it could not be encoded."""
+        _bytes_of(text)
+        return cls(text)
 
     def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
         return super().encode(encoding, "surrogateescape")
@@ -64,9 +78,9 @@ class Topics:
 
     def record(self, topic: str, sent: Outgoing) -> Record:
         """The record of a message; a key's partition is the one that Java's client chooses, too."""
-        key = None if sent.key is None else sent.key.encode("utf-8", "surrogateescape")
+        key = None if sent.key is None else _bytes_of(sent.key)
         chosen = next(self._rounds) if key is None else murmur2(key) & 0x7FFFFFFF
-        headers = [(HeaderName(name), value.encode("utf-8", "surrogateescape")) for name, value in sent.headers.items()]
+        headers = [(HeaderName.of(name), _bytes_of(value)) for name, value in sent.headers.items()]
         headers.append((HeaderName(ID_HEADER), sent.id.encode()))
         return Record(topic, chosen % self._parts(topic), key, sent.body, headers)
 

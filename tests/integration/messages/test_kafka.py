@@ -9,7 +9,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from contextvars import copy_context
@@ -35,6 +35,7 @@ from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.kafka import branch
 from txpool.resources.kafka.branch import KafkaWork, end_branch, evidence_of
+from txpool.resources.kafka.manager import MANAGER
 from txpool.resources.kafka.reader import read_any_header
 from txpool.resources.kafka.records import HeaderName, Producer, Record
 from txpool.resources.kafka.requests import KafkaRequests
@@ -595,18 +596,32 @@ def test_anybody_ends_what_is_prepared_and_again(site: Site) -> None:
     assert end_branch(site.requests, record._replace(evidence={}), commit=True)[0] is BranchOutcome.UNKNOWN
 
 
-def test_a_commit_goes_on_once_its_broker_is_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    record, client = record_of(site, prepared(site, name_of(site))), site.requests.client()
-    describe, errors = client.describe_cluster, iter([NodeNotReadyError(), NodeNotReadyError()])
+def failing_twice(ask: Callable[..., Any]) -> Callable[..., Any]:
+    errors = iter([NodeNotReadyError(), NodeNotReadyError()])
 
-    def describe_at_last() -> object:
+    def asked(*given: Any, **named: Any) -> Any:
         for error in errors:
             raise error
-        return describe()
+        return ask(*given, **named)
 
-    monkeypatch.setattr(client, "describe_cluster", describe_at_last)
+    return asked
+
+
+def is_only_just_gone(requests: KafkaRequests, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while kafka-python waits before it connects again."""
+    client = requests.client()
+    for name in ("describe_cluster", "describe_configs", "describe_topics", "list_transactions", "describe_producers"):
+        monkeypatch.setattr(client, name, failing_twice(getattr(client, name)))
+
+
+def test_it_goes_on_once_the_broker_is_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = record_of(site, prepared(site, name_of(site)))
+    for requests in (site.requests, MANAGER.requests_of(site.outward.source)):
+        is_only_just_gone(requests, monkeypatch)
+    assert record.xid.joined in site.listed()
     assert end_branch(site.requests, record, commit=True) == (BranchOutcome.COMMITTED, "")
-    assert site.out() == [b"left"]
+    site.outward.send("one")
+    assert site.out() == [b"left", b"one"]
 
 
 def test_what_the_broker_has_ended_by_itself_is_told(site: Site) -> None:

@@ -172,7 +172,7 @@ class KafkaBranch(BlockingBranch):
 def end_branch(requests: KafkaRequests, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
     """End a prepared branch: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
     try:
-        identity = requests.cluster(time.monotonic() + WAIT)
+        identity = requests.cluster()
         if record.identity and record.identity != identity:
             return BranchOutcome.UNKNOWN, f"the url leads to another cluster now: {identity}, not {record.identity}"
         producer = _producer_of(record)

@@ -46,6 +46,8 @@ _TRY_AGAIN = (
     errors.KafkaTimeoutError,
 )
 _PAUSE = 0.02
+#: For how many seconds a question is asked again.
+_BACK = 10.0
 #: The first version of InitProducerId with two-phase commit (KIP-939).
 _TWO_PHASE = 6
 #: The timeout of a producer that has none.
@@ -91,9 +93,13 @@ class KafkaRequests:
 
     # -- the cluster --------------------------------------------------------------------------------------------
 
-    def cluster(self, deadline: float = 0.0) -> str:
-        """The cluster's id. It is asked for again until the deadline, if the broker is only just gone."""
-        return str(_until(deadline, lambda: self.client().describe_cluster())["cluster_id"])
+    def _asked(self, ask: Callable[[KafkaAdminClient], T]) -> T:
+        """What a broker answers. It is asked again if it is only just gone."""
+        return _until(time.monotonic() + _BACK, lambda: ask(self.client()))
+
+    def cluster(self) -> str:
+        """The cluster's id."""
+        return str(self._asked(lambda client: client.describe_cluster())["cluster_id"])
 
     def longest(self) -> float:
         """After how many seconds the broker ends a transaction by itself; inf: never. Asked again each minute."""
@@ -110,7 +116,7 @@ class KafkaRequests:
 
     def broker_settings(self, *keys: str) -> dict[str, str]:
         """Those of these settings that a broker has."""
-        node = str(self.client().describe_cluster()["brokers"][0]["broker_id"])
+        node = str(self._asked(lambda client: client.describe_cluster())["brokers"][0]["broker_id"])
         return self._settings(ConfigResourceType.BROKER, node, keys)
 
     def topic_settings(self, topic: str, *keys: str) -> dict[str, str]:
@@ -119,7 +125,7 @@ class KafkaRequests:
 
     def _settings(self, kind: ConfigResourceType, name: str, keys: Iterable[str]) -> dict[str, str]:
         asked = ConfigResource(kind, name, dict.fromkeys(keys, ""))
-        (found,) = self.client().describe_configs([asked], config_filter="all").values()
+        (found,) = self._asked(lambda client: client.describe_configs([asked], config_filter="all")).values()
         return {key: str(each["value"]) for key, each in found[name].items()}
 
     def parts(self, topic: str) -> int:
@@ -133,7 +139,7 @@ class KafkaRequests:
 
     def _topic(self, topic: str) -> Any:
         try:
-            (found,) = self.client().describe_topics([topic])
+            (found,) = self._asked(lambda client: client.describe_topics([topic]))
         except errors.UnknownTopicOrPartitionError:
             return {"partitions": []}
         return found
@@ -270,7 +276,7 @@ class KafkaRequests:
 
     def listed(self, prefix: str) -> list[str]:
         """The ids with this beginning whose transactions are open, or are being committed."""
-        found = self.client().list_transactions(state_filters=["Ongoing", "PrepareCommit"])
+        found = self._asked(lambda client: client.list_transactions(state_filters=["Ongoing", "PrepareCommit"]))
         return [
             each.transactional_id
             for listings in found.values()
@@ -280,7 +286,8 @@ class KafkaRequests:
 
     def left_open(self, producer: Producer, parts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
         """The partitions in which a transaction of this producer is open."""
-        found = self.client().describe_producers([TopicPartition(*each) for each in parts])
+        places = [TopicPartition(*each) for each in parts]
+        found = self._asked(lambda client: client.describe_producers(places))
         return [
             (place.topic, place.partition)
             for place, state in found.items()

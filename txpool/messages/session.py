@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from txpool.datasource import find, find_source
-from txpool.errors import NotSupportedError, ProgrammingError
+from txpool.errors import NotSupportedError, ProgrammingError, described
 from txpool.locks import Lock
 from txpool.resources.messages.tables import Outgoing, tables_of
 from txpool.resources.messages.tries import Tried
@@ -130,7 +130,9 @@ class MessageSession(ABC):
         try:
             data = body.encode() if isinstance(body, str) else body
         except UnicodeEncodeError as error:
-            raise ProgrammingError(f"a message's body is no text of UTF-8, and nothing was sent: {error}") from error
+            raise ProgrammingError(
+                f"a message's body is no text of UTF-8, and nothing was sent: {described(error)}"
+            ) from error
         made = str(uuid.uuid4())
         sent = Outgoing(made, data, key, dict(headers), delay)
         ambient = current()

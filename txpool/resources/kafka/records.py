@@ -12,7 +12,7 @@ from kafka import errors
 from kafka.partitioner.default import murmur2
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from txpool.errors import ProgrammingError
+from txpool.errors import ProgrammingError, described
 from txpool.resources.messages.tables import Outgoing
 
 #: The header with the id that a session of txpool's gives to a message.
@@ -40,7 +40,9 @@ def _bytes_of(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise ProgrammingError(f"a key or header is no text of UTF-8, and nothing was sent: {error}") from error
+        raise ProgrammingError(
+            f"a key or header is no text of UTF-8, and nothing was sent: {described(error)}"
+        ) from error
 
 
 class HeaderName(str):

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.aio.lock import innermost
-from txpool.errors import ProgrammingError
+from txpool.errors import OperationalError, ProgrammingError
 
 if TYPE_CHECKING:
     from txpool.aio.connection import AsyncConnection
@@ -130,15 +130,32 @@ def _around(connection: AsyncConnection) -> Block | None:
 class AsyncCopy:
     """A running COPY, with the names of psycopg's AsyncCopy."""
 
-    __slots__ = ("_block", "_copy", "cursor")
+    __slots__ = ("_block", "_copy", "_interrupted", "cursor")
 
     def __init__(self, copy: Any, cursor: AsyncCursor, block: Block) -> None:
         self._copy = copy
         self._block = block
         self.cursor = cursor
+        #: Whether a task was cancelled while it sent a part: it is not known whether that was sent.
+        self._interrupted = False
 
     async def _call(self, method: str, *args: Any) -> Any:
         return await self.connection.call(lambda: getattr(self._copy, method)(*args), owner=self._block)
+
+    async def _send(self, method: str, part: Any) -> None:
+        try:
+            await self._call(method, part)
+        except CancelledError:
+            self._interrupted = True
+            raise
+
+    def require_whole(self) -> None:
+        """For this package: OperationalError if a part may be missing."""
+        if self._interrupted:
+            raise OperationalError(
+                f"{self.connection.datasource.name}: a task was cancelled while it sent a part of this COPY, and went "
+                "on. Whether that part was sent is not known, so nothing of the COPY is done"
+            )
 
     @property
     def connection(self) -> AsyncConnection:
@@ -154,15 +171,15 @@ class AsyncCopy:
         await self._call("finish", exc)
 
     async def write(self, buffer: Any) -> None:
-        """Send a part of COPY FROM's data."""
-        await self._call("write", buffer)
+        """Send a part of COPY FROM's data. If its task is cancelled meanwhile, the COPY fails at its end."""
+        await self._send("write", buffer)
 
     async def write_row(self, row: Any) -> None:
         """Send a row, or keep it until there are enough to be sent."""
         if self._block.left:
             await self._call("write_row", row)
         elif data := self._copy.formatter.write_row(row):
-            await self._call("write", data)
+            await self._send("write", data)
 
     async def read(self) -> Any:
         """The next part of COPY TO's data; empty at its end."""

@@ -137,7 +137,9 @@ class AsyncCursor:
         connection.require("pipeline", "COPY")  # a cursor is made by its first call
         copying = _Copying(self._made, statement, params, writer)
         async with connection.hold(copying, "COPY", statement=True) as (copy, block):
-            yield AsyncCopy(copy, self, block)
+            running = AsyncCopy(copy, self, block)
+            yield running
+            running.require_whole()
 
     async def stream(self, query: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         """Rows as they arrive, as psycopg's. No other task can use the connection until its end."""

@@ -12,7 +12,7 @@ import pymysql.cursors
 import pytest
 
 import txpool
-from tests.integration.aio.two_databases import TwoDatabases
+from tests.integration.aio.two_databases import TwoDatabases, struck_at
 from tests.support.mysql import MySQLServer
 from txpool.aio.call import Call
 
@@ -107,6 +107,32 @@ def test_a_row_of_copy_is_no_call_until_they_are_sent(two: TwoDatabases) -> None
         asyncio.run(main(formatted))
         assert two.databases.rows("one", "select count(*), sum(a)::int8 from t") == [(20_000, 199_990_000)]
         two.databases.execute("one", "truncate t")
+
+
+@pytest.mark.parametrize("method", ["write", "write_row"])
+def test_a_copy_whose_part_was_cancelled_is_not_done(two: TwoDatabases, method: str) -> None:
+    """The program swallows the cancellation, and goes on: else it would take for done what may lack rows."""
+
+    async def main() -> None:
+        task: Any = asyncio.current_task()
+        async with txpool.transaction(), await txpool.aconnect(two.one) as connection:
+            await connection.execute("insert into t values (-1)")
+            cancelled = 0
+            with pytest.raises(txpool.OperationalError, match="a part of this COPY"):
+                async with connection.transaction(), connection.cursor().copy("copy t from stdin") as copy:
+                    with struck_at(1, task.cancel):
+                        for number in range(60):
+                            long = f"{' ' * 500_000}{number}"  # so that it has to wait
+                            try:
+                                await (copy.write(f"{long}\n") if method == "write" else copy.write_row((long,)))
+                            except asyncio.CancelledError:
+                                task.uncancel()
+                                cancelled += 1
+            assert cancelled == 1
+            assert txpool.current() is not None
+
+    asyncio.run(main())
+    assert two.databases.rows("one", "select a from t") == [(-1,)]
 
 
 def test_what_a_fetch_tells(two: TwoDatabases) -> None:

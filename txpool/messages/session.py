@@ -120,7 +120,8 @@ class MessageSession(ABC):
             )
         least, most = self._key_lengths
         if key is not None and not (isinstance(key, str) and least <= len(key) <= most):
-            raise ProgrammingError(f"a message's key is text of {least} to {most} characters, and nothing was sent")
+            lengths = "" if most == inf else f" of {least} to {most} characters"
+            raise ProgrammingError(f"a message's key is text{lengths}, and nothing was sent")
         if not (
             isinstance(headers, Mapping) and all(isinstance(each, str) for pair in headers.items() for each in pair)
         ):

@@ -103,7 +103,7 @@ RECOVERY = "from recovery.manager import RecoveryManager\nRecoveryManager('recov
 READER = """
 import json, sys
 from pyiceberg.table import StaticTable
-found, named = {}, []
+found, named, read = {}, [], set()
 for name, location in json.load(sys.stdin).items():
     table = StaticTable.from_metadata(location, json.loads(sys.argv[1]))
     found[name] = sorted(table.scan().to_arrow()["id"].to_pylist())
@@ -111,8 +111,11 @@ for name, location in json.load(sys.stdin).items():
     for snapshot in table.snapshots():
         named.append(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
-            named.append(manifest.manifest_path)
+            if manifest.manifest_path in read:  # each snapshot has those of the ones before
+                continue
+            read.add(manifest.manifest_path)
             named += [each.data_file.file_path for each in manifest.fetch_manifest_entry(table.io)]
+named += read
 assert "txpool" not in sys.modules
 print(json.dumps([found, sorted(set(named))]))
 """

@@ -54,6 +54,11 @@ def ship(messages):
 
 ship.run()
 """
+#: What it says goes into a file: a pipe that nobody reads would stop it, once that is full.
+LOGGED = """
+import os
+os.dup2(os.open({file!r}, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), 2)
+"""
 RECOVERY = """
 import time
 from recovery.manager import RecoveryManager
@@ -86,12 +91,18 @@ class Work:
     def start(self, role: str, failpoints: str = "") -> None:
         source = CONSUMER if role == "consumer" else RECOVERY
         environment = os.environ | {"TXPOOL_FAILPOINTS": failpoints}
-        self.running[role] = preloaded.start("-c", source, cwd=self.folder, env=environment)
+        logged = LOGGED.format(file=f"{role}.err")
+        self.running[role] = preloaded.start("-c", logged + source, cwd=self.folder, env=environment)
 
     def kill(self, role: str) -> None:
         process = self.running.pop(role)
         process.kill()
-        print(f"{role}: {process.communicate(timeout=600)[1][-6000:]}")
+        said = process.communicate(timeout=600)[1]
+        log = self.folder / f"{role}.err"
+        if log.exists():
+            said = log.read_text()
+            log.unlink()
+        print(f"{role}: {said[-6000:]}")
 
     def done(self) -> list[str]:
         with closing(sqlite3.connect(self.folder / "orders.db", timeout=60)) as connection:

@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.costly]
 WRITER = """
 import sys
 import time
+sys.stderr = open(f"errors-{sys.argv[1]}", "w")  # of a pipe that nobody reads there is an end
 import pyarrow as pa
 import txpool, txpool.lake
 txpool.configure("txpool.properties")

@@ -82,6 +82,14 @@ def test_the_objects_appear_with_the_commit(spark: Any, store: ObjectStore, tmp_
     assert published(store, "day") == names
 
 
+def test_a_partition_whose_name_begins_with_a_point(spark: Any, store: ObjectStore) -> None:
+    """Spark writes it, and a program may read it: nothing of it is left out."""
+    rows = spark.range(4, numPartitions=1).selectExpr("id", "cast(id % 2 as int) as `.part`")
+    write_files(rows, "bucket.properties", "day", partition_by=[".part"], format="csv")
+    found = {each.partition("/")[0] for each in published(store, "day")}
+    assert found == {"_SUCCESS", ".part=0", ".part=1"}
+
+
 def test_a_task_that_fails(spark: Any, store: ObjectStore) -> None:
     bad = spark.range(5, numPartitions=2).selectExpr("if(id = 4, cast(raise_error('as told') as long), id) as id")
     with pytest.raises(txpool.TransactionRolledBack), txpool.transaction():

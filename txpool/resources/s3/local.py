@@ -43,11 +43,11 @@ def local_folder(place: Place, gtrid: str) -> Iterator[Path]:
 
 
 def written_in(folder: Path) -> list[str]:
-    """The names of the files in a folder that readers read. OperationalError for what is neither file nor folder."""
+    """The names of the files in a folder that hold rows. OperationalError for what is neither file nor folder."""
     found = []
     for above, folders, files in os.walk(folder):
-        folders[:] = [each for each in folders if _is_read(each)]
-        for path in (Path(above, each) for each in (*folders, *files) if _is_read(each)):
+        folders[:] = [each for each in folders if "=" in each or _is_read(each)]  # a partition may begin with a point
+        for path in (Path(above, each) for each in (*folders, *(file for file in files if _is_read(file)))):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise OperationalError(f"{path} is neither a file nor a folder, and is not published")
             if path.is_file():

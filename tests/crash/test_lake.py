@@ -174,7 +174,9 @@ class Site:
             lake = txpool.lake.catalog("wh.properties")
             lake.create_namespace("db")
             for name in ("orders", "lines"):
-                lake.create_table(f"db.{name}", pa.schema([("id", pa.int64())]))
+                # Else metadata behind the last hundred is named by none, and stays, as Iceberg leaves it.
+                kept = {"write.metadata.previous-versions-max": "100000"}
+                lake.create_table(f"db.{name}", pa.schema([("id", pa.int64())]), properties=kept)
 
     def write(self, *numbers: int, failpoints: str = "") -> preloaded.Process:
         environment = os.environ | {"TXPOOL_FAILPOINTS": failpoints}

@@ -49,8 +49,8 @@ class ObjectStore(NamedTuple):
         return _client(self.url, user, os.getpid())
 
     def names(self, prefix: str = "", bucket: str = "bucket") -> list[str]:
-        found = self.client().list_objects_v2(Bucket=bucket, Prefix=prefix)
-        return [each["Key"] for each in found.get("Contents", ())]
+        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)  # of a thousand
+        return [each["Key"] for page in pages for each in page.get("Contents", ())]
 
     def uploads(self, bucket: str = "bucket") -> list[str]:
         """The keys of all uploads that are neither completed nor aborted."""

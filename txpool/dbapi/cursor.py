@@ -252,7 +252,7 @@ class PEP249Cursor:
                 translate(error)
                 raise
 
-    def fetch_here(self, method: str, *args: Any) -> Any:
+    def fetch_here(self, method: str) -> Any:
         """For an event loop: as this method, if that waits for nothing and nobody; else NOT_HERE, and nothing is done.
 
         In any state but the usual one it is NOT_HERE, too: the method itself tells what is wrong.
@@ -267,7 +267,7 @@ class PEP249Cursor:
         if not usual or holder.pool_state is None or not self._is_here(method):
             return NOT_HERE
         try:
-            return getattr(self.raw, method)(*args)
+            return getattr(self.raw, method)()
         except Exception as error:
             translate(error)
             raise

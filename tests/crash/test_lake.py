@@ -80,7 +80,8 @@ BUCKET = {
     "lake.ended": True,
 }
 
-WRITER = """
+#: What writes a number into both tables, and into the other database.
+WRITE = """
 import sys
 import pyarrow as pa
 import txpool, txpool.lake
@@ -93,7 +94,8 @@ def write(number):
         lake.load_table("db." + name).append(pa.table({"id": [number]}))
     with txpool.connect("two.properties") as two:
         two.execute("insert into done values (%s)", [number])
-
+"""
+WRITER = f"""{WRITE}
 for number in map(int, sys.argv[1:]):
     write(number)
     print(number, flush=True)

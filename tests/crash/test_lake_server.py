@@ -18,31 +18,18 @@ from typing import Any
 import pytest
 
 from tests.conftest import Databases
+from tests.crash.consumers import LOGGED
 from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED, Count, Evidence
-from tests.crash.test_lake import RANDOM_KILLS, RECOVERY, Site, in_use
+from tests.crash.test_lake import RANDOM_KILLS, RECOVERY, WRITE, Site, in_use
 from tests.support import preloaded
 from tests.support.waiting import until
 from txpool.demo.server import EmbeddedPostgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.costly]
 
-WRITER = """
-import sys
+WRITER = f"""{WRITE}
 import time
-sys.stderr = open(f"errors-{sys.argv[1]}", "w")  # of a pipe that nobody reads there is an end
-import pyarrow as pa
-import txpool, txpool.lake
-txpool.configure("txpool.properties")
-
-@txpool.transactional(attempts=100)
-def write(number):
-    lake = txpool.lake.catalog("wh.properties")
-    for name in ("orders", "lines"):
-        lake.load_table("db." + name).append(pa.table({"id": [number]}))
-    with txpool.connect("two.properties") as two:
-        two.execute("insert into done values (%s)", [number])
-
 for number in range(int(sys.argv[1]), 1_000_000, 2):
     try:
         write(number)
@@ -117,7 +104,10 @@ def require_whole(site: Site, said: str) -> None:
 
 
 def test_two_python_writers(site: Site, databases: Databases, evidence: Evidence) -> None:
-    writers = [preloaded.start("-c", WRITER, str(n), cwd=site.folder, env=dict(os.environ)) for n in (0, 1)]
+    writers = []
+    for first in (0, 1):
+        program = LOGGED.format(file=f"errors-{first}") + WRITER
+        writers.append(preloaded.start("-c", program, str(first), cwd=site.folder, env=dict(os.environ)))
     kills = RANDOM_KILLS // 2
     killed_again_and_again(site, databases, kills, lambda: all(each.poll() is None for each in writers))
     for each in writers:

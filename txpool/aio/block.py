@@ -50,7 +50,7 @@ async def enter(block: transaction, frame: FrameType) -> Transaction:
     del frame
     require_in_loop("an `async with txpool.transaction()`")
     loop = get_running_loop()
-    while not poller_of(loop).wakings.may_begin(loop):
+    while not poller_of(loop).turn.may_begin(loop):
         await sleep(0)
     entered = await run(block.__enter__, dispose=lambda _: _abandon(block))
     if not block.joined:

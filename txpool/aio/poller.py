@@ -21,8 +21,11 @@ from weakref import WeakKeyDictionary, ref
 
 from txpool.loops import READ, WRITE
 
-#: How many calls go on before the loop does other work: so many hold it for a few milliseconds.
+#: How many calls go on before the loop does other work, and how many before they look whether its turn is over.
 _AT_ONCE: Final = 8
+_BEFORE_ASKED: Final = 2
+#: Seconds after which no more calls go on in a turn of the loop, but for one of each kind.
+_TURN: Final = 0.001
 #: Seconds after which the loop is asked again to call this: an interrupt may have ended its callback.
 _AGAIN: Final = 1.0
 #: What epoll is to tell of, by the numbers READ, WRITE and both.
@@ -41,32 +44,53 @@ class Waiting(Protocol):
         """Its wait of this number is over."""
 
 
+class Turn:
+    """The loop's present turn: since when, and what went on in it.
+
+    What calls do in one turn, their tasks do in the next, before any other call goes on. So a turn is as long as both,
+    and whatever else the loop does.
+    """
+
+    __slots__ = ("_begun", "_ends", "_next_until")
+
+    def __init__(self) -> None:
+        #: How many transactions have begun in it.
+        self._begun = 0
+        #: When it is long enough; and until when the loop need not be asked to tell of the next one.
+        self._ends = self._next_until = -inf
+
+    def is_over(self, loop: AbstractEventLoop) -> bool:
+        """Whether it is long enough, and what is left to do is for the next one."""
+        now = monotonic()
+        if now >= self._next_until:
+            loop.call_soon(self._next)
+            self._next_until = now + _AGAIN
+        return now >= self._ends
+
+    def may_begin(self, loop: AbstractEventLoop) -> bool:
+        """Whether another transaction may begin in it; else in a later one."""
+        over = self.is_over(loop)
+        self._begun += 1
+        return self._begun == 1 or (not over and self._begun <= _AT_ONCE)
+
+    def _next(self) -> None:
+        """Called by the loop before all else that this turn has left to the next."""
+        self._next_until, self._begun = -inf, 0
+        self._ends = monotonic() + _TURN
+
+
 class Wakings:
     """Those that other threads have woken: the loop is told once for all of them. It refers to no task."""
 
-    __slots__ = ("_after_turn", "_begun", "_begun_until", "_told_until", "_woken")
+    __slots__ = ("_after_turn", "_told_until", "_turn", "_woken")
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
         self._woken: deque[tuple[Waiting, int]] = deque()
         #: Until when, by the monotonic clock, the loop need not be told.
         self._told_until = -inf
         #: What is called behind the loop's turn, and until when it need not be scheduled again.
         self._after_turn: dict[Callable[[], object], float] = {}
-        #: How many transactions have begun in this turn, and until when they are counted.
-        self._begun = 0
-        self._begun_until = -inf
-
-    def may_begin(self, loop: AbstractEventLoop) -> bool:
-        """Whether another transaction may begin in this turn of the loop; else in a later one."""
-        now = monotonic()
-        if now >= self._begun_until:
-            self._begun, self._begun_until = 0, now + _AGAIN
-            loop.call_soon(self._next_turn)
-        self._begun += 1
-        return self._begun <= _AT_ONCE
-
-    def _next_turn(self) -> None:
-        self._begun_until = -inf
 
     def call_after_turn(self, loop: AbstractEventLoop, function: Callable[[], object]) -> None:
         """Have the loop call it once behind its turn, however often this is asked. RuntimeError if it is closed."""
@@ -99,6 +123,8 @@ class Wakings:
                 waiting, number = woken[0]
                 waiting.wake(number, 0)
                 woken.popleft()
+                if self._turn.is_over(loop):
+                    break
             if woken:  # a flush of the log wakes all that have waited for it
                 loop.call_soon(self._deliver, loop)
         except BaseException as error:
@@ -124,8 +150,9 @@ class Poller:
         #: When the timer comes, and that.
         self._next = inf
         self._timer: TimerHandle | None = None
-        self.wakings = Wakings()
-        loop.add_reader(self._epoll.fileno(), self._drain)
+        self.turn = Turn()
+        self.wakings = Wakings(self.turn)
+        loop.add_reader(self._epoll.fileno(), self._drain, loop)
 
     def watch(self, descriptor: int, events: int, waiting: Waiting, number: int, kept: object) -> None:
         """Wake it once, as soon as the descriptor is ready for one of these events."""
@@ -185,22 +212,28 @@ class Poller:
         if self._timed.get(waiting) is entry:
             del self._timed[waiting]
 
-    def _drain(self) -> None:
+    def _drain(self, loop: AbstractEventLoop) -> None:
         waiting, descriptor = self._waiting, -1
         try:
-            ready = self._epoll.poll(0, _AT_ONCE)
-            while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
-                if not ready:
+            for _ in range(0, _AT_ONCE, _BEFORE_ASKED):
+                ready = self._epoll.poll(0, _BEFORE_ASKED)
+                more = len(ready) == _BEFORE_ASKED
+                if more:
+                    self.turn.is_over(loop)  # before their tasks go on: they do in the next turn, which knows its start
+                while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
+                    if not ready:
+                        break
+                    descriptor, event = ready[-1]
+                    found = waiting.get(descriptor)
+                    if found is not None:
+                        # An error is told for both.
+                        events = (READ if event & ~select.EPOLLOUT else 0) | (WRITE if event & ~select.EPOLLIN else 0)
+                        found[0].wake(found[1], events)
+                        if waiting.get(descriptor) is found:
+                            del waiting[descriptor]
+                    ready.pop()
+                if not more or self.turn.is_over(loop):
                     break
-                descriptor, event = ready[-1]
-                found = waiting.get(descriptor)
-                if found is not None:
-                    # An error is told for both.
-                    events = (READ if event & ~select.EPOLLOUT else 0) | (WRITE if event & ~select.EPOLLIN else 0)
-                    found[0].wake(found[1], events)
-                    if waiting.get(descriptor) is found:
-                        del waiting[descriptor]
-                ready.pop()
         except BaseException as error:
             if isinstance(error, Exception):  # else it was an interrupt, perhaps before that was woken
                 waiting.pop(descriptor, None)

@@ -7,6 +7,7 @@ import gc
 import itertools
 import socket
 import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.support.interrupts import interrupted_somewhere
 from tests.support.waiting import until
 from txpool.aio.bridge import current, run
 from txpool.aio.call import Call
-from txpool.aio.poller import _AT_ONCE, Poller, Wakings
+from txpool.aio.poller import _AT_ONCE, _BEFORE_ASKED, _TURN, Poller, Wakings
 from txpool.loops import READ, WRITE
 
 
@@ -212,6 +213,46 @@ def test_many_that_are_woken_at_once_let_the_loop_turn_in_between() -> None:
 
     asyncio.run(main())
     assert max(woken.count(each) for each in woken) <= 8
+
+
+@pytest.mark.parametrize("holds", ["the call", "its task"])
+def test_calls_that_hold_the_loop_let_it_turn_in_between(holds: str) -> None:
+    """What a task does behind a call is of the next turn, in which others would go on."""
+    going_on: Counter[int] = Counter()
+    turn = 0
+
+    def hold() -> None:
+        going_on[turn] += 1
+        time.sleep(2 * _TURN)
+
+    async def wait(mine: socket.socket) -> None:
+        await run(lambda: call().wait_for(mine.fileno(), READ, 600) and holds == "the call" and hold())
+        if holds != "the call":
+            hold()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def next_turn() -> None:
+            nonlocal turn
+            turn += 1
+            if going_on.total() < len(pairs):
+                loop.call_soon(next_turn)
+
+        waits = [asyncio.ensure_future(wait(mine)) for mine, _ in pairs]
+        await asyncio.sleep(0)
+        for _, other in pairs:
+            other.send(b"x")
+        next_turn()
+        await asyncio.gather(*waits)
+
+    pairs = [socket.socketpair() for _ in range(40)]
+    asyncio.run(main())
+    assert going_on.total() == len(pairs)
+    assert max(going_on.values()) <= 2 * _BEFORE_ASKED
+    for pair in pairs:
+        for each in pair:
+            each.close()
 
 
 def test_many_that_begin_at_once_let_the_loop_turn_in_between() -> None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from asyncio import CancelledError, Lock, _get_running_loop, current_task, get_running_loop, sleep
-from collections.abc import AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from txpool.aio.lock import innermost
+from txpool.dbapi.cursor import NOT_HERE
 from txpool.errors import OperationalError, ProgrammingError
 
 if TYPE_CHECKING:
     from txpool.aio.connection import AsyncConnection
     from txpool.aio.cursor import AsyncCursor
 
+T = TypeVar("T")
+
+#: How many rows, or parts of a COPY, that have arrived a call takes along.
+_MOST_AHEAD: Final = 100
 #: After so many turns the loop has begun to close a generator that nobody has any more.
 _TURNS: Final = 3
 #: Seconds after which a thread does not wait for the loop any longer.
@@ -127,24 +134,61 @@ def _around(connection: AsyncConnection) -> Block | None:
     return block
 
 
+class Ahead(Generic[T]):
+    """What a call of the bridge has read, and what had arrived behind it: a call for each would take ten times as long.
+
+    `read` waits for the next; `read_here` is NOT_HERE if it would have to.
+    """
+
+    __slots__ = ("_failure", "_found", "_read", "_read_here")
+
+    def __init__(self, read: Callable[[], T], read_here: Callable[[], T]) -> None:
+        self._read = read
+        self._read_here = read_here
+        self._found: deque[T] = deque()
+        #: What came behind them.
+        self._failure: Exception | None = None
+
+    async def next(self, call: Callable[[Callable[[], None]], Awaitable[None]]) -> T:
+        """The next; what it calls is called by `call`."""
+        while not self._found:  # again, if another task has taken what this one has read
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
+            await call(self._fill)
+        return self._found.popleft()
+
+    def _fill(self) -> None:
+        self._found.append(self._read())
+        try:
+            for _ in range(_MOST_AHEAD):
+                found = self._read_here()
+                if found is NOT_HERE:
+                    break
+                self._found.append(found)
+        except Exception as failure:
+            self._failure = failure
+
+
 class AsyncCopy:
     """A running COPY, with the names of psycopg's AsyncCopy."""
 
-    __slots__ = ("_block", "_copy", "_interrupted", "cursor")
+    __slots__ = ("_ahead", "_block", "_copy", "_interrupted", "cursor")
 
     def __init__(self, copy: Any, cursor: AsyncCursor, block: Block) -> None:
         self._copy = copy
         self._block = block
+        self._ahead = Ahead(copy.read, copy.read_here)
         self.cursor = cursor
         #: Whether a task was cancelled while it sent a part: it is not known whether that was sent.
         self._interrupted = False
 
-    async def _call(self, method: str, *args: Any) -> Any:
-        return await self.connection.call(lambda: getattr(self._copy, method)(*args), owner=self._block)
+    async def _call(self, function: Callable[..., T], *args: Any) -> T:
+        return await self.connection.call(partial(function, *args), owner=self._block)
 
-    async def _send(self, method: str, part: Any) -> None:
+    async def _send(self, part: Any) -> None:
         try:
-            await self._call(method, part)
+            await self._call(self._copy.write, part)
         except CancelledError:
             self._interrupted = True
             raise
@@ -168,26 +212,32 @@ class AsyncCopy:
 
     async def finish(self, exc: BaseException | None = None) -> None:
         """As psycopg's: end the COPY, or have it fail with this error. The block's end does so by itself."""
-        await self._call("finish", exc)
+        await self._call(self._copy.finish, exc)
 
     async def write(self, buffer: Any) -> None:
         """Send a part of COPY FROM's data. If its task is cancelled meanwhile, the COPY fails at its end."""
-        await self._send("write", buffer)
+        await self._send(buffer)
 
     async def write_row(self, row: Any) -> None:
         """Send a row, or keep it until there are enough to be sent."""
         if self._block.left:
-            await self._call("write_row", row)
+            await self._call(self._copy.write_row, row)
         elif data := self._copy.formatter.write_row(row):
-            await self._send("write", data)
+            await self._send(data)
 
     async def read(self) -> Any:
         """The next part of COPY TO's data; empty at its end."""
-        return await self._call("read")
+        if self._block.left:
+            return await self._call(self._copy.read)
+        return await self._ahead.next(self._call)
 
     async def read_row(self) -> Any:
         """The next row, or None."""
-        return await self._call("read_row")
+        part = await self.read()
+        row = self._copy.formatter.parse_row(part) if part else None
+        if part and row is None:  # it was the mark behind the last row, which the binary format has
+            await self.read()
+        return row
 
     async def rows(self) -> AsyncIterator[Any]:
         """All rows."""

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from txpool.aio.blocks import AsyncCopy
+from txpool.aio.blocks import Ahead, AsyncCopy
 from txpool.aio.names import OF_CURSOR, SET_ON_CURSOR, asynchronous, has_names
 from txpool.dbapi.cursor import NOT_HERE
 from txpool.errors import ProgrammingError
@@ -147,8 +147,9 @@ class AsyncCursor:
         connection.require("pipeline", "stream")
         streaming = _Streaming(self._made, query, args, kwargs)
         async with connection.hold(streaming, "stream", statement=True) as (rows, block):
+            ahead = Ahead(partial(next, rows, _END), partial(self._made().next_here, rows, _END))
             try:
-                while (row := await connection.call(partial(next, rows, _END), owner=block)) is not _END:
+                while (row := await ahead.next(partial(connection.call, owner=block))) is not _END:
                     yield row
             except GeneratorExit:  # it is left early
                 block.closing = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -107,6 +107,111 @@ def test_a_row_of_copy_is_no_call_until_they_are_sent(two: TwoDatabases) -> None
         asyncio.run(main(formatted))
         assert two.databases.rows("one", "select count(*), sum(a)::int8 from t") == [(20_000, 199_990_000)]
         two.databases.execute("one", "truncate t")
+
+
+async def by_stream(cursor: Any, query: str, _: str) -> AsyncIterator[Any]:
+    async for row in cursor.stream(query):
+        yield row
+
+
+async def by_copy(cursor: Any, query: str, formatted: str) -> AsyncIterator[Any]:
+    async with cursor.copy(f"copy ({query}) to stdout {formatted}") as copy:
+        copy.set_types(["int4", "text"])
+        async for row in copy.rows():
+            yield row
+        assert await copy.read_row() is None
+        assert not await copy.read()
+    assert cursor.rowcount >= 0
+
+
+async def by_parts(cursor: Any, query: str, _: str) -> AsyncIterator[Any]:
+    async with cursor.copy(f"copy ({query}) to stdout (format csv)") as copy:
+        async for part in copy:
+            number, text = bytes(part).decode().rstrip("\n").split(",")
+            yield int(number), text
+
+
+WAYS = {
+    "stream": (by_stream, ""),
+    "text": (by_copy, ""),
+    "binary": (by_copy, "(format binary)"),
+    "parts": (by_parts, ""),
+}
+ways = pytest.mark.parametrize("way", WAYS)
+
+
+@ways
+@pytest.mark.parametrize("count", [0, 1, 100, 101, 102, 20 * COUNT])
+def test_rows_that_arrive_are_not_a_call_each(two: TwoDatabases, way: str, count: int) -> None:
+    read, formatted = WAYS[way]
+    query = f"select i, 'fare ' || i from generate_series(1, {count}) i"
+
+    async def main() -> list[Any]:
+        async with txpool.transaction(), await txpool.aconnect(two.one) as connection:
+            with counted_calls() as calls:
+                rows = [row async for row in read(connection.cursor(), query, formatted)]
+            assert len(calls) < 20 + count / 40
+            assert await (await connection.execute("select 7")).fetchall() == [(7,)]
+            return rows
+
+    assert asyncio.run(main()) == [(number, f"fare {number}") for number in range(1, count + 1)]
+
+
+@ways
+def test_rows_before_one_that_fails(two: TwoDatabases, way: str) -> None:
+    """They are given, as by psycopg, and the error behind them."""
+    read, formatted = WAYS[way]
+    query = "select i, (1 / (50 - i))::text from generate_series(1, 100) i"
+
+    async def main() -> list[int]:
+        last, count = 0, 0
+        async with txpool.transaction(), await txpool.aconnect(two.one) as connection:
+            with pytest.raises(txpool.DataError, match="division by zero"):
+                async with connection.transaction():
+                    async for row in read(connection.cursor(), query, formatted):
+                        last, count = row[0], count + 1
+            assert await (await connection.execute("select 7")).fetchall() == [(7,)]
+        return [last, count]
+
+    assert asyncio.run(main()) == [49, 49]
+
+
+@ways
+def test_a_row_is_given_before_the_next_is_there(two: TwoDatabases, way: str) -> None:
+    """The server computes that once the program has seen this one. Each is long, so that it is not kept back."""
+    read, formatted = WAYS[way]
+    waited = "case when i = 6 then length(pg_advisory_xact_lock_shared(39)::text) else 0 end"
+    query = f"select i, repeat('x', 100000 + {waited}) from generate_series(1, 9) i"
+
+    async def main() -> int:
+        seen = 0
+        async with await txpool.aconnect(two.one) as holder, await txpool.aconnect(two.one) as connection:
+            await holder.execute("select pg_advisory_lock(39)")
+            async with asyncio.timeout(600):
+                async for _ in read(connection.cursor(), query, formatted):
+                    seen += 1
+                    if seen == 4:
+                        await holder.execute("select pg_advisory_unlock(39)")
+        return seen
+
+    assert asyncio.run(main()) == 9
+
+
+@ways
+def test_rows_of_a_stream_that_is_left(two: TwoDatabases, way: str) -> None:
+    """What was read ahead is gone with it, and the connection is as good as before."""
+    read, formatted = WAYS[way]
+
+    async def main() -> None:
+        async with await txpool.aconnect(two.one) as connection:
+            for count in (3, 1_000_000):
+                rows = read(connection.cursor(), f"select i, i::text from generate_series(1, {count}) i", formatted)
+                assert (await anext(rows))[0] == 1
+                await rows.aclose()
+                await connection.rollback()  # what was left of it is cancelled
+                assert await (await connection.execute("select 7")).fetchall() == [(7,)]
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("method", ["write", "write_row"])

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from txpool.dbapi.cursor import NOT_HERE
+from txpool.resources.postgresql.session.psycopg_private import part_that_has_arrived
+
 if TYPE_CHECKING:
     from txpool.resources.postgresql.handle.cursor import PsycopgCursor
 
@@ -27,6 +30,11 @@ class Copy:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._raw)
+
+    def read_here(self) -> Any:
+        """For an event loop: as `read`, if the next part has arrived; else NOT_HERE."""
+        part = part_that_has_arrived(self._raw)
+        return NOT_HERE if part is None else part
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in Copy.__slots__:

@@ -11,11 +11,12 @@ import psycopg
 from psycopg.copy import Writer
 from psycopg.rows import tuple_row
 
-from txpool.dbapi.cursor import Cursor, PEP249Cursor
+from txpool.dbapi.cursor import NOT_HERE, Cursor, PEP249Cursor
 from txpool.dbapi.driver_attributes import CursorAttribute, forwards
 from txpool.dbapi.refusals import may_end_unseen
 from txpool.errors import translated
 from txpool.resources.postgresql.handle.copy import Copy
+from txpool.resources.postgresql.session.libpq import ACTIVE
 from txpool.resources.postgresql.session.psycopg_private import (
     answer_alone,
     cursor_with,
@@ -81,6 +82,11 @@ class PsycopgCursor(PEP249Cursor):
         """Rows as they arrive, as psycopg's; inside a transaction nobody else can use the connection meanwhile."""
         with self._block(query):
             yield from self.raw.stream(query, *args, **kwargs)
+
+    def next_here(self, stream: Iterator[Any], end: object) -> Any:
+        """For an event loop: the next row of a `stream()`, or that it ends, if this has arrived; else NOT_HERE."""
+        pgconn = self.raw.connection.pgconn
+        return next(stream, end) if pgconn.transaction_status == ACTIVE and not pgconn.is_busy() else NOT_HERE
 
     def nextset(self) -> bool | None:
         """Go to the next result; None if there is none."""

@@ -111,6 +111,31 @@ def has_page(cursor: psycopg.ServerCursor[Any]) -> bool:
     return rows is not None and cursor._page_pos < len(rows)
 
 
+def part_that_has_arrived(copy: psycopg.Copy) -> Any:
+    """The next part of COPY TO's data, empty at its end; None if it has not arrived, and `read()` would wait for it.
+
+    Behind the last part it waits for the COPY's result: libpq cannot be asked twice for what it has told once.
+    """
+    steps = copy._read_gen()
+    try:
+        events = next(steps)
+    except StopIteration as found:
+        return found.value
+    if copy.connection.pgconn.is_busy():  # it is not within a COPY
+        return copy.connection.wait(_going_on(steps, events))
+    steps.close()
+    return None
+
+
+def _going_on(steps: Generator[Any, Any, Any], events: Any) -> Generator[Any, Any, Any]:
+    """These steps, of which the first was taken and has asked for these events."""
+    while True:
+        try:
+            events = steps.send((yield events))
+        except StopIteration as done:
+            return done.value
+
+
 def has_psycopgs_adapters(raw: psycopg.Connection[Any]) -> bool:
     """Whether nobody has registered anything on the connection, nor for all connections before it was opened.
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
 T = TypeVar("T")
+_NOT_GIVEN: Any = object()
 #: The header with a message's place in a trace.
 TRACEPARENT = "traceparent"
 
@@ -100,19 +101,24 @@ class MessageSession(ABC):
 
     def send(
         self,
-        body: bytes | str | None,
+        body: bytes | str | None = _NOT_GIVEN,
         *,
+        value: bytes | str | None = _NOT_GIVEN,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         delay: float = 0,
     ) -> str:
         """Send a message, which is received once the ambient transaction has committed; returns its id.
 
-        Outside a transaction it is sent at once, and the broker's answer awaited. A text is sent as UTF-8. It cannot be
-        received for `delay` seconds. Errors: ProgrammingError for arguments that are none; NotSupportedError for what
-        the broker does not have; the transaction's and the broker's own.
+        Outside a transaction it is sent at once, and the broker's answer awaited. A text is sent as UTF-8. `value` is
+        another name of `body`, as Kafka has it. It cannot be received for `delay` seconds. Errors: ProgrammingError for
+        arguments that are none; NotSupportedError for what the broker does not have; the transaction's and the
+        broker's own.
         """
         headers = {} if headers is None else headers
+        if (body is _NOT_GIVEN) == (value is _NOT_GIVEN):
+            raise ProgrammingError("a message has one body, given as such or as its value, and nothing was sent")
+        body = value if body is _NOT_GIVEN else body
         if not (body is None or isinstance(body, bytes | str)):
             raise ProgrammingError(
                 f"a message's body is bytes or text, and not {type(body).__name__}, and nothing was sent: json.dumps() "

@@ -38,8 +38,8 @@ def drained(session: MessageSession) -> list[str]:
 def test_a_message_comes_as_it_was_sent_and_once(queue: Queue) -> None:
     session = queue()
     sent = session.send("one € \0", key="k", headers={"h": "x\0€"})
-    session.send(b"\x00\xff")
-    session.send(None)
+    session.send(value=b"\x00\xff")
+    session.send(body=None)
     with txpool.transaction():
         first, second, third = session.receive(10)
     assert third.body is None
@@ -72,6 +72,10 @@ def test_in_an_event_loop_a_thread_calls_it(queue: Queue) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
+        {},
+        {"key": "x"},
+        {"body": "x", "value": "x"},
+        {"value": 1},
         {"body": "\ud800"},
         {"body": "x", "key": "\ud800"},
         {"body": "x", "headers": [("a", "1"), ("a", "2")]},

@@ -98,6 +98,8 @@ def test_append_and_overwrite_beside_a_database(spark: Any, lake: Path, database
     for name, says in (("db.missing", "there is no table db.missing in wh"), ("orders", "write namespace.table")):
         with pytest.raises(txpool.ProgrammingError, match=says):
             write_table(rows, "wh.properties", name)
+    with pytest.raises(txpool.ProgrammingError, match=r"no namespace new in wh: .*create_namespace\('new'\)"):
+        write_table(rows, "wh.properties", "new.orders", create=True)
     with pytest.raises(txpool.NotSupportedError, match="use strategy='auto'"):
         write_table(rows, "wh.properties", "db.orders", strategy="staged")
     write_table(rows.where("id = 7"), "wh.properties", "db.orders", mode="overwrite")

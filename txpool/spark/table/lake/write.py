@@ -85,6 +85,12 @@ class LakeWrite(FilesWrite):
                 f"there is no table {self.table} in {self.source.name}: name an existing table, or create it by "
                 "create=True. Nothing was done."
             )
+        namespace = self.table.rpartition(".")[0]
+        if not (target.exists or lake.appends_only or lake.namespace_exists(namespace)):
+            raise ProgrammingError(
+                f"there is no namespace {namespace} in {self.source.name}: within a transaction, "
+                f"txpool.lake.catalog(…).create_namespace({namespace!r}) creates it. Nothing was done."
+            )
         report, record = self._begin_report(ambient, target, lake.datasource)
         if record is None or lake.datasource is None:
             return self._write(ambient, lake, target, report)

@@ -23,7 +23,7 @@ from tests.support.interrupts import at_each_check
 
 PACKAGE = Path(txpool.__file__).parent
 #: The rooms whose locks and transactions an interrupt must leave in order.
-ROOMS = ("datasource", "dbapi", "process", "log", "pool", "tm", "waits", "web")
+ROOMS = ("aio/poller.py", "datasource", "dbapi", "process", "log", "pool", "tm", "waits", "web")
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:

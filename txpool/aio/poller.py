@@ -21,10 +21,10 @@ from weakref import WeakKeyDictionary, ref
 
 from txpool.loops import READ, WRITE
 
-#: How many calls go on before the loop does other work, and how many before they look whether its turn is over.
+#: How many calls go on in a turn of the loop before it does other work: at most, and if that is long enough already.
 _AT_ONCE: Final = 8
-_BEFORE_ASKED: Final = 2
-#: Seconds after which no more calls go on in a turn of the loop, but for one of each kind.
+_AT_LEAST: Final = 2
+#: Seconds after which a turn is long enough.
 _TURN: Final = 0.001
 #: Seconds after which the loop is asked again to call this: an interrupt may have ended its callback.
 _AGAIN: Final = 1.0
@@ -71,7 +71,7 @@ class Turn:
         """Whether another transaction may begin in it; else in a later one."""
         over = self.is_over(loop)
         self._begun += 1
-        return self._begun == 1 or (not over and self._begun <= _AT_ONCE)
+        return self._begun <= (_AT_LEAST if over else _AT_ONCE)
 
     def _next(self) -> None:
         """Called by the loop before all else that this turn has left to the next."""
@@ -119,12 +119,14 @@ class Wakings:
         self._told_until = -inf  # first: what is added from here on is delivered by this call, or by the next
         woken = self._woken
         try:
-            for _ in range(min(len(woken), _AT_ONCE)):
+            woke = 0
+            while True:  # neither with a condition nor ended by one: see tests/unit/test_interrupts.py
+                if not woken or woke == _AT_ONCE or (woke >= _AT_LEAST and self._turn.is_over(loop)):
+                    break
                 waiting, number = woken[0]
                 waiting.wake(number, 0)
                 woken.popleft()
-                if self._turn.is_over(loop):
-                    break
+                woke += 1
             if woken:  # a flush of the log wakes all that have waited for it
                 loop.call_soon(self._deliver, loop)
         except BaseException as error:
@@ -213,27 +215,23 @@ class Poller:
             del self._timed[waiting]
 
     def _drain(self, loop: AbstractEventLoop) -> None:
-        waiting, descriptor = self._waiting, -1
+        waiting, descriptor, woke = self._waiting, -1, 0
         try:
-            for _ in range(0, _AT_ONCE, _BEFORE_ASKED):
-                ready = self._epoll.poll(0, _BEFORE_ASKED)
-                more = len(ready) == _BEFORE_ASKED
-                if more:
-                    self.turn.is_over(loop)  # before their tasks go on: they do in the next turn, which knows its start
-                while True:  # not `while` with a condition: see tests/unit/test_interrupts.py
-                    if not ready:
-                        break
-                    descriptor, event = ready[-1]
-                    found = waiting.get(descriptor)
-                    if found is not None:
-                        # An error is told for both.
-                        events = (READ if event & ~select.EPOLLOUT else 0) | (WRITE if event & ~select.EPOLLIN else 0)
-                        found[0].wake(found[1], events)
-                        if waiting.get(descriptor) is found:
-                            del waiting[descriptor]
-                    ready.pop()
-                if not more or self.turn.is_over(loop):
+            ready = self._ready_behind(woke, loop)
+            while True:  # neither with a condition nor ended by one: see tests/unit/test_interrupts.py
+                if not ready:
                     break
+                descriptor, event = ready[-1]
+                found = waiting.get(descriptor)
+                if found is not None:
+                    # An error is told for both.
+                    events = (READ if event & ~select.EPOLLOUT else 0) | (WRITE if event & ~select.EPOLLIN else 0)
+                    found[0].wake(found[1], events)
+                    if waiting.get(descriptor) is found:
+                        del waiting[descriptor]
+                ready.pop()
+                woke += 1
+                ready = ready or self._ready_behind(woke, loop)
         except BaseException as error:
             if isinstance(error, Exception):  # else it was an interrupt, perhaps before that was woken
                 waiting.pop(descriptor, None)
@@ -241,6 +239,15 @@ class Poller:
                 with suppress(OSError):  # it is closed
                     self._epoll.modify(descriptor, left[2])
             raise
+
+    def _ready_behind(self, woke: int, loop: AbstractEventLoop) -> list[tuple[int, int]]:
+        """Descriptors that are ready, once so many have been in this turn, and their events; none if it is over."""
+        if woke % _AT_LEAST or woke == _AT_ONCE or (woke and self.turn.is_over(loop)):
+            return []
+        ready = self._epoll.poll(0, _AT_LEAST)
+        if len(ready) == _AT_LEAST:
+            self.turn.is_over(loop)  # asked before their tasks go on: they do in the next turn, which knows its start
+        return ready
 
 
 _pollers: WeakKeyDictionary[AbstractEventLoop, ref[Poller]] = WeakKeyDictionary()

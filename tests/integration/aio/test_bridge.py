@@ -20,7 +20,7 @@ from tests.support.interrupts import interrupted_somewhere
 from tests.support.waiting import until
 from txpool.aio.bridge import current, run
 from txpool.aio.call import Call
-from txpool.aio.poller import _AT_ONCE, _BEFORE_ASKED, _TURN, Poller, Wakings
+from txpool.aio.poller import _AT_LEAST, _AT_ONCE, _TURN, Poller, Wakings
 from txpool.loops import READ, WRITE
 
 
@@ -249,7 +249,40 @@ def test_calls_that_hold_the_loop_let_it_turn_in_between(holds: str) -> None:
     pairs = [socket.socketpair() for _ in range(40)]
     asyncio.run(main())
     assert going_on.total() == len(pairs)
-    assert max(going_on.values()) <= 2 * _BEFORE_ASKED
+    assert max(going_on.values()) <= 2 * _AT_LEAST
+    for pair in pairs:
+        for each in pair:
+            each.close()
+
+
+def test_other_work_that_fills_each_turn_leaves_some_for_calls() -> None:
+    going_on: Counter[int] = Counter()
+    turn = 0
+
+    def wait(mine: socket.socket) -> None:
+        call().wait_for(mine.fileno(), READ)
+        going_on[turn] += 1
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            nonlocal turn
+            turn += 1
+            time.sleep(2 * _TURN)
+            if going_on.total() < len(pairs):
+                loop.call_soon(work)
+
+        waits = [asyncio.ensure_future(run(lambda mine=mine: wait(mine))) for mine, _ in pairs]  # type: ignore[misc]
+        await asyncio.sleep(0)
+        for _, other in pairs:
+            other.send(b"x")
+        work()
+        await asyncio.gather(*waits)
+
+    pairs = [socket.socketpair() for _ in range(10 * _AT_LEAST)]
+    asyncio.run(main())
+    assert len(going_on) <= 10
     for pair in pairs:
         for each in pair:
             each.close()

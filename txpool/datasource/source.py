@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from txpool.config.settings import DataSourceSettings
@@ -20,6 +20,8 @@ from txpool.resources.recovery_access import BranchRecovery, StagingArea, XidsTa
 from txpool.sql.characteristics import Characteristics
 from txpool.tm.ambient import ambient
 from txpool.tm.enlistment import Part
+
+T = TypeVar("T")
 
 
 class Source:
@@ -47,6 +49,7 @@ class Source:
         self.url = settings.url
         #: Called when it is closed, the last first.
         self.when_closed: list[Callable[[], object]] = []
+        self._kept: dict[str, Any] = {}
         #: By gtrid: phase two of the prepared branches that a transaction has adopted.
         self._phase_two: WeakValueDictionary[str, PhaseTwo] = WeakValueDictionary()
 
@@ -55,6 +58,18 @@ class Source:
         registry.unregister(self)
         while self.when_closed:
             self.when_closed.pop()()
+
+    def kept(self, name: str, make: Callable[[], T], close: Callable[[T], object] = lambda _: None) -> T:
+        """What is made of it under a name: the same object each time, until it is closed, and that with it."""
+        found: T | None = self._kept.get(name)
+        if found is None:
+            made = make()
+            found = self._kept.setdefault(name, made)
+            if found is made:
+                self.when_closed += [lambda: self._kept.pop(name, None), lambda: close(made)]
+            else:  # another thread was faster
+                close(made)
+        return found
 
     def __enter__(self) -> Any:
         return self

@@ -11,7 +11,6 @@ from math import inf, isnan
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from txpool.datasource import find, find_source
 from txpool.errors import NotSupportedError, ProgrammingError, described
@@ -331,9 +330,6 @@ def database_of(source: Source, path: Path | None, key: str) -> DataSource:
     return found
 
 
-_sessions: WeakKeyDictionary[Source, MessageSession] = WeakKeyDictionary()
-
-
 def session(target: str | Path | Source | MessageSession) -> MessageSession:
     """The session that a file describes, or its registered name: the same object each time. Thread-safe.
 
@@ -342,15 +338,11 @@ def session(target: str | Path | Source | MessageSession) -> MessageSession:
     if isinstance(target, MessageSession):
         return target
     source = find_source(target)
-    made = _sessions.get(source)
-    if made is not None:
-        return made
     part = source.resource_manager.session
     if part is None:
         raise NotSupportedError(
             f"{source.name} is in {source.resource_manager.database}, and has no messages: name a file with "
             "driver = sql-queue, or another broker's. Nothing was done"
         )
-    made = _sessions.setdefault(source, resolve_name(part)(source))
-    source.when_closed.append(lambda: _sessions.pop(source, None))  # else it would keep its own key
+    made: MessageSession = source.kept("session", lambda: resolve_name(part)(source))
     return made

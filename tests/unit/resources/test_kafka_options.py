@@ -18,7 +18,7 @@ import txpool
 from txpool.resources.kafka.manager import MANAGER
 session = txpool.session(sys.argv[1])
 before = threading.active_count()
-for work in (lambda: session.wait(1), lambda: MANAGER.requests_of(session.source)):
+for work in (lambda: session.wait(1), lambda: MANAGER.requests_of(session.source).cluster()):
     try:
         work()
     except txpool.OperationalError as error:

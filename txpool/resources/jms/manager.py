@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from txpool.findings.finding import Finding, failure, ok, warning
 from txpool.resources.base import BegunBy
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 #: The value of prepared.owners that says so.
 _ANY = "any"
-_drivers: WeakKeyDictionary[Any, JmsDriver] = WeakKeyDictionary()
 
 
 class Jms(ResourceManager):
@@ -49,15 +47,9 @@ class Jms(ResourceManager):
 
     def sessions(self, source: Source) -> JmsDriver:
         """Its sessions: the same each time, until it is closed."""
-        found = _drivers.get(source)
-        if found is None:
-            from txpool.resources.jms.driver import JmsDriver
+        from txpool.resources.jms.driver import JmsDriver
 
-            made = JmsDriver(source.settings)
-            found = _drivers.setdefault(source, made)
-            if found is made:
-                source.when_closed += [lambda: _drivers.pop(source, None), made.close_idle]
-        return found
+        return source.kept("sessions", lambda: JmsDriver(source.settings), JmsDriver.close_idle)
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> JmsRecovery:
         from txpool.resources.jms.branch import JmsRecovery

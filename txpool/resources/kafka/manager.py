@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from txpool.errors import ConfigurationError, described
 from txpool.findings.finding import Finding
@@ -30,7 +29,6 @@ _OWN = ("bootstrap_servers", "group_id", "enable_auto_commit", "auto_offset_rese
 #: What a file may say otherwise. A broker that was away is tried again after so many milliseconds at most, as Java's
 #: client does: by the default of kafka-python it may be half a minute, and a PREPARE that waits gives up before.
 _DEFAULTS = {"reconnect_backoff_max_ms": 1000, "bootstrap_timeout_ms": 10_000}
-_requests: WeakKeyDictionary[Any, tuple[KafkaRequests, str]] = WeakKeyDictionary()
 
 
 def parking_topic(settings: DataSourceSettings) -> str | None:
@@ -60,10 +58,11 @@ class Kafka(ResourceManager):
                 raise settings.properties.error(f"driver.{key}", "must stay as txpool sets it: leave it out")
 
     def begin(self, source: Source, transaction: Any, timeout: float | None) -> tuple[KafkaWork, KafkaBranch]:
-        requests, cluster = self._of(source)
+        requests = self.requests_of(source)
         if not isinstance(transaction, Subordinate):  # a task's was limited on the driver
             limit(transaction, source.name, requests.longest())
         work = KafkaWork(requests)
+        cluster = source.kept("cluster", requests.cluster)
         location = PrepareLocation(source.name, cluster, "", source.settings.file)
         return work, KafkaBranch(requests, work, location, transaction.gtrid)
 
@@ -86,18 +85,7 @@ class Kafka(ResourceManager):
 
     def requests_of(self, source: Source) -> KafkaRequests:
         """The connections to its cluster: the same each time, until it is closed."""
-        return self._of(source)[0]
-
-    def _of(self, source: Source) -> tuple[KafkaRequests, str]:
-        found = _requests.get(source)
-        if found is None:
-            requests = self._requests(source.settings)
-            found = _requests.setdefault(source, (requests, requests.cluster()))
-            if found[0] is requests:
-                source.when_closed += [lambda: _requests.pop(source, None), requests.close]
-            else:
-                requests.close()
-        return found
+        return source.kept("requests", lambda: self._requests(source.settings), lambda made: made.close())
 
     def options(self, settings: DataSourceSettings) -> dict[str, Any]:
         """The arguments that every client of kafka-python's gets."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, PrepareVote, ReadOnlyCheck, Role
+from txpool.xid import Xid, make_xid
 
 if TYPE_CHECKING:
     from txpool.resources.base import Branch
+    from txpool.resources.own.resource import Work
     from txpool.resources.recovery_access import BranchRecovery
-    from txpool.xid import Xid
+
+logger = logging.getLogger("txpool")
 
 
 class BlockingBranch(ABC):
@@ -41,6 +45,55 @@ class BlockingBranch(ABC):
 
     def await_rollback(self) -> BranchOutcome:
         return self._outcome
+
+
+class OpenBlockingBranch(BlockingBranch):
+    """Such a branch from its first work to its end: what it is like before it is prepared."""
+
+    role = Role.PREPARED
+    #: To prepare and commit without a decision would leave it prepared for as long as this process lives, if the commit
+    #: fails, and then roll it back.
+    needs_decision = True
+
+    def __init__(self, work: Work, location: PrepareLocation, gtrid: str) -> None:
+        self.location = location
+        # Until the coordinator names it otherwise.
+        self.record = BranchRecord(make_xid(gtrid, 0, location.datasource), location.datasource, location.identity)
+        self._work = work
+        self._begun = self._prepared = False
+
+    @property
+    def idle(self) -> bool:
+        return not self._begun and self._work.idle
+
+    def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
+        return None
+
+    def ended_by_sql(self, command: str) -> None:
+        """Nothing: there is no SQL."""
+
+    def name(self, xid: Xid) -> None:
+        self.record = self.record._replace(xid=xid)
+
+    @abstractmethod
+    def start_prepare(self) -> None: ...
+
+    def await_prepare(self) -> PrepareVote:
+        return PrepareVote.COMMIT
+
+    def end(self, *, commit: bool) -> BranchOutcome:
+        outcome, failure = self.end_prepared(commit=commit)
+        if failure:
+            logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, failure)
+        return outcome
+
+    @abstractmethod
+    def end_prepared(self, *, commit: bool) -> tuple[BranchOutcome, str]:
+        """End it: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
+
+    def rollback(self) -> BranchOutcome:
+        self.start_rollback()
+        return self.await_rollback()
 
 
 class OneByOne:

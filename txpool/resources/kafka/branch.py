@@ -15,19 +15,11 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TYPE_CHECKING
 
 from txpool.errors import TransactionRolledBack, described
-from txpool.resources.base import (
-    BranchOutcome,
-    BranchRecord,
-    PrepareLocation,
-    PrepareVote,
-    ReadOnlyCheck,
-    Refused,
-    Role,
-)
-from txpool.resources.blocking import BlockingBranch, EndedWhenAwaited, RecoveryOneByOne
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, Refused
+from txpool.resources.blocking import EndedWhenAwaited, OpenBlockingBranch, RecoveryOneByOne
 from txpool.resources.own.resource import Work
 from txpool.resources.recovery_access import LackOfRight, PreparedBranch
-from txpool.xid import PREFIX, Xid, make_xid, parse
+from txpool.xid import PREFIX, parse
 
 if TYPE_CHECKING:
     from txpool.resources.kafka.records import Producer, Record
@@ -95,32 +87,15 @@ class KafkaWork(Work):
         self.records.clear()
 
 
-class KafkaBranch(BlockingBranch):
+class KafkaBranch(OpenBlockingBranch):
     """The branch of a transaction in Kafka."""
 
-    role = Role.PREPARED
-    #: To commit without a decision would lose the messages if the commit fails.
-    needs_decision = True
     listed_in_part = True
+    _work: KafkaWork
 
     def __init__(self, requests: KafkaRequests, work: KafkaWork, location: PrepareLocation, gtrid: str) -> None:
-        self.location = location
-        self.record = BranchRecord(make_xid(gtrid, 0, location.datasource), location.datasource, location.identity)
-        self._requests, self._work = requests, work
-        self._begun = self._prepared = False
-
-    @property
-    def idle(self) -> bool:
-        return not self._begun and self._work.idle
-
-    def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
-        return None
-
-    def ended_by_sql(self, command: str) -> None:
-        """Nothing: there is no SQL."""
-
-    def name(self, xid: Xid) -> None:
-        self.record = self.record._replace(xid=xid)
+        super().__init__(work, location, gtrid)
+        self._requests = requests
 
     def start_prepare(self) -> None:
         self._begun = True
@@ -138,14 +113,8 @@ class KafkaBranch(BlockingBranch):
         self.record = self.record._replace(evidence=self._work.evidence)
         self._prepared = True
 
-    def await_prepare(self) -> PrepareVote:
-        return PrepareVote.COMMIT
-
-    def end(self, *, commit: bool) -> BranchOutcome:
-        outcome, failure = end_branch(self._requests, self.record, commit=commit)
-        if failure:
-            logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, failure)
-        return outcome
+    def end_prepared(self, *, commit: bool) -> tuple[BranchOutcome, str]:
+        return end_branch(self._requests, self.record, commit=commit)
 
     def start_rollback(self) -> None:
         if self._prepared:
@@ -163,10 +132,6 @@ class KafkaBranch(BlockingBranch):
             logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, described(error))
             return BranchOutcome.UNKNOWN
         return BranchOutcome.ROLLED_BACK
-
-    def rollback(self) -> BranchOutcome:
-        self.start_rollback()
-        return self.await_rollback()
 
 
 def end_branch(requests: KafkaRequests, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:

@@ -8,21 +8,13 @@ from functools import partial
 from typing import Any
 
 from txpool.errors import OperationalError, TransactionRolledBack, described
-from txpool.resources.base import (
-    BranchOutcome,
-    BranchRecord,
-    PrepareLocation,
-    PrepareVote,
-    ReadOnlyCheck,
-    Refused,
-    Role,
-)
-from txpool.resources.blocking import BlockingBranch, RecoveryOneByOne
+from txpool.resources.base import BranchOutcome, BranchRecord, PrepareLocation, Refused
+from txpool.resources.blocking import OpenBlockingBranch, RecoveryOneByOne
 from txpool.resources.deadlines import NO_DEADLINES
 from txpool.resources.own.awaited import Waits, finished
 from txpool.resources.own.resource import Resource, Work
 from txpool.resources.recovery_access import PreparedBranch
-from txpool.xid import Xid, make_xid, parse
+from txpool.xid import parse
 
 logger = logging.getLogger("txpool")
 
@@ -77,46 +69,17 @@ def _evidence(resource: Resource, wait: Wait = finished) -> Mapping[str, str]:
     return {_GENERATION: generation} if generation else {}
 
 
-class ResourceBranch(BlockingBranch):
+class ResourceBranch(OpenBlockingBranch):
     """The branch of a transaction in a resource of a user's own. Each step blocks where it is started."""
-
-    role = Role.PREPARED
-    #: To prepare and commit without a decision would leave it prepared for as long as this process lives, if the commit
-    #: fails, and then roll it back.
-    needs_decision = True
 
     def __init__(self, resource: Resource, work: Work, gtrid: str, waits: Waits | None = None) -> None:
         self._waits = waits = waits or Waits()
-        self.location = location_of(resource, waits.before_decision)
-        # Until the coordinator names it otherwise.
-        xid = make_xid(gtrid, 0, resource.name)
-        self.record = BranchRecord(xid, resource.name, self.location.identity)
+        super().__init__(work, location_of(resource, waits.before_decision), gtrid)
         self._resource = resource
-        self._work = work
-        self._begun = self._refused = self._prepared = False
-
-    @property
-    def idle(self) -> bool:
-        return not self._begun and self._work.idle
-
-    def read_only_check(self, *, committing: bool) -> ReadOnlyCheck | None:
-        return None
-
-    def end(self, *, commit: bool) -> BranchOutcome:
-        outcome, failure = self.end_prepared(commit=commit)
-        if failure:
-            logger.warning("%s: %s is left to recovery: %s", self.datasource, self.record.xid.joined, failure)
-        return outcome
+        self._refused = False
 
     def end_prepared(self, *, commit: bool) -> tuple[BranchOutcome, str]:
-        """End it: its outcome, and the reason if that is UNKNOWN. Raises no Exception."""
         return _outcome(self._resource, self.record, commit=commit, until=self._waits.until())
-
-    def ended_by_sql(self, command: str) -> None:
-        """Nothing: there is no SQL."""
-
-    def name(self, xid: Xid) -> None:
-        self.record = self.record._replace(xid=xid)
 
     def start_prepare(self) -> None:
         wait = self._waits.before_decision
@@ -136,9 +99,6 @@ class ResourceBranch(BlockingBranch):
             raise
         self._prepared = True
 
-    def await_prepare(self) -> PrepareVote:
-        return PrepareVote.COMMIT
-
     def start_rollback(self) -> None:
         """Nothing if PREPARE was not begun, or was refused: `await_rollback` undoes the work then."""
         if self._begun and not self._refused:
@@ -153,10 +113,6 @@ class ResourceBranch(BlockingBranch):
         # What is not there after a PREPARE without an answer may still appear.
         lost = outcome in (BranchOutcome.ABSENT, BranchOutcome.LOST)
         return BranchOutcome.UNKNOWN if lost and not self._prepared else outcome
-
-    def rollback(self) -> BranchOutcome:
-        self.start_rollback()
-        return self.await_rollback()
 
     def _undo(self) -> None:
         try:

@@ -239,6 +239,11 @@ class DataSourceSettings:
             require_owned(values.folder / values.path.name, "it names code to run")
 
     @property
+    def trusts_anybody(self) -> bool:
+        """Whether what anybody has prepared is ours, on a server that does not tell who has: prepared.owners = any."""
+        return "any" in self.prepared_owners
+
+    @property
     def characteristics(self) -> Characteristics:
         """How its local transactions begin, if a transaction asks for nothing else."""
         return Characteristics(self.transaction_isolation, True if self.transaction_read_only else None)

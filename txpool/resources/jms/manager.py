@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from txpool.resources.jms.branch import JmsBranch, JmsRecovery, JmsWork
     from txpool.resources.jms.driver import JmsDriver
 
-#: The value of prepared.owners that says so.
-_ANY = "any"
-
 
 class Jms(ResourceManager):
     """Queues and topics of Artemis, by its JMS client."""
@@ -55,7 +52,7 @@ class Jms(ResourceManager):
         from txpool.resources.jms.branch import JmsRecovery
         from txpool.resources.jms.driver import JmsDriver
 
-        return JmsRecovery(JmsDriver(settings, recovery=True), trusted=_ANY in settings.prepared_owners)
+        return JmsRecovery(JmsDriver(settings, recovery=True), trusted=settings.trusts_anybody)
 
     def workload(self, source: Source) -> Any:
         from txpool.resources.jms.workload import QueueWork
@@ -83,12 +80,12 @@ class Jms(ResourceManager):
         finally:
             raw.drop()
         yield ok("connection", f"{settings.name} answers, and keeps what is prepared; {count} branches are there")
-        if _ANY not in settings.prepared_owners:
+        if not settings.trusts_anybody:
             yield warning(
                 "owners",
                 "the broker does not tell who has begun a branch",
                 "recovery commits what is decided, and leaves the rest prepared: its messages stay hidden",
-                f"if all who can connect are trusted, write prepared.owners = {_ANY}",
+                "if all who can connect are trusted, write prepared.owners = any",
             )
 
 

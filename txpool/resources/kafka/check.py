@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from txpool.resources.kafka.requests import KafkaRequests
     from txpool.resources.recovery_access import BranchRecovery
 
-_ANY = "any"
 _DAY = 86_400.0
 _COPIES = "transaction.state.log.replication.factor"
 _IN_SYNC = "min.insync.replicas"
@@ -60,14 +59,14 @@ def findings(
     except Exception as error:
         why = "whether a message survives the loss of a broker is not known"
         yield warning("replication", f"the settings cannot be read: {described(error)}", why, "allow DescribeConfigs")
-    yield _of_rights(requests, trusted=_ANY in settings.prepared_owners)
-    if _ANY not in settings.prepared_owners:
+    yield _of_rights(requests, trusted=settings.trusts_anybody)
+    if not settings.trusts_anybody:
         yield warning(
             "owners",
             "the broker does not tell who has begun a transaction",
             "recovery commits what is decided, and leaves the rest to the broker's timeout: until then it hides "
             "what follows in its partitions",
-            f"if nobody else can connect, or ACLs keep others from such ids, write prepared.owners = {_ANY}",
+            "if nobody else can connect, or ACLs keep others from such ids, write prepared.owners = any",
         )
 
 
@@ -130,7 +129,7 @@ def _of_rights(requests: KafkaRequests, *, trusted: bool) -> Finding:
     users = sorted({str(each.principal) for each in _writers(allowed)})
     found = f"ids that begin with {PREFIX}: may be used by {', '.join(users) or 'super users alone'}"
     if trusted and "User:*" in users:
-        return warning("rights", found, f"prepared.owners = {_ANY} trusts them all: {why}", do)
+        return warning("rights", found, f"prepared.owners = any trusts them all: {why}", do)
     return ok("rights", found)
 
 

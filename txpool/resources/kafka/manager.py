@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from txpool.resources.kafka.requests import KafkaRequests
     from txpool.tm.transaction import Transaction
 
-#: The value of prepared.owners that says so.
-_ANY = "any"
 #: The arguments of kafka-python's consumer that are txpool's own: others would lose messages, or do them twice.
 _OWN = ("bootstrap_servers", "group_id", "enable_auto_commit", "auto_offset_reset", "isolation_level")
 #: What a file may say otherwise. A broker that was away is tried again after so many milliseconds at most, as Java's
@@ -67,11 +65,11 @@ class Kafka(ResourceManager):
         return work, KafkaBranch(requests, work, location, transaction.gtrid)
 
     def before_job(self, source: Source, transaction: Transaction) -> None:
-        if _ANY not in source.settings.prepared_owners:
+        if not source.settings.trusts_anybody:
             raise ConfigurationError(
                 f"{source.name} takes no part in a Spark job: the broker does not tell who has begun a transaction, "
                 "and the driver adopts only what is proven to be its tasks'. If nobody else can connect, or ACLs keep "
-                f"others from transactional ids that begin with txp1:, write prepared.owners = {_ANY}. Nothing was sent"
+                "others from transactional ids that begin with txp1:, write prepared.owners = any. Nothing was sent"
             )
         limit(transaction, source.name, self.requests_of(source).longest())
 
@@ -117,13 +115,11 @@ class Kafka(ResourceManager):
             ) from error
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> KafkaRecovery:
-        return KafkaRecovery(lambda: self._requests(settings), trusted=_ANY in settings.prepared_owners)
+        return KafkaRecovery(lambda: self._requests(settings), trusted=settings.trusts_anybody)
 
     def adopting(self, source: Source, deadlines: Deadlines) -> OneByOne:
         return OneByOne(
-            KafkaRecovery(
-                lambda: self.requests_of(source), trusted=_ANY in source.settings.prepared_owners, shared=True
-            )
+            KafkaRecovery(lambda: self.requests_of(source), trusted=source.settings.trusts_anybody, shared=True)
         )
 
     def workload(self, source: Source) -> Any:

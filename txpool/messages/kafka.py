@@ -310,24 +310,12 @@ class KafkaSession(MessageSession):
 
     def _kafka(self) -> KafkaConsumer:
         if self._consumer is None or self._consumer[0] != os.getpid():
-            from kafka import KafkaConsumer
-
             from txpool.resources.kafka.reader import read_any_header
-            from txpool.resources.kafka.requests import connected
 
-            if self._group is None:
-                raise self.source.settings.properties.error("group", "is missing: write group = shop")
             settings = self.source.settings
-            made = connected(
-                KafkaConsumer,
-                MANAGER.address(settings),
-                self._topic,
-                group_id=self._group,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                isolation_level="read_committed",
-                **MANAGER.options(settings),
-            )
+            if self._group is None:
+                raise settings.properties.error("group", "is missing: write group = shop")
+            made = MANAGER.consumer(settings, self._topic, group_id=self._group, auto_offset_reset="earliest")
             read_any_header(made)
             self._consumed = ConsumedTopic(self.name, self._topic, self._group, self.datasource.name)
             self._consumer = os.getpid(), made
@@ -344,10 +332,13 @@ class KafkaSession(MessageSession):
     def _part(self, number: int) -> TopicPart:
         return TopicPart(self._group or "", self._topic, number)
 
-    def _position(self, number: int) -> tuple[int, int]:
-        """The position, and how many tries of the message there have failed."""
+    def _found(self, number: int) -> tuple[int, int] | None:
+        """The position, and how many tries of the message there have failed; None if there is none yet."""
         with self._cursor() as cursor:
-            found = tables_of(self.datasource).position(cursor, self._part(number))
+            return tables_of(self.datasource).position(cursor, self._part(number))
+
+    def _position(self, number: int) -> tuple[int, int]:
+        found = self._found(number)
         if found is None:
             raise OperationalError(
                 f"{self.name}: the row of the position of {self._group} in partition {number} of {self._topic} is "
@@ -358,22 +349,17 @@ class KafkaSession(MessageSession):
     def _position_or_start(self, number: int, first: TopicPartition | int) -> int:
         """The position; if there is none yet, it is `first`, or the first that the partition has."""
 
-        def read() -> int | None:
-            with self._cursor() as cursor:
-                found = tables_of(self.datasource).position(cursor, self._part(number))
-            return None if found is None else found[0]
-
         def start() -> None:
             with self._cursor() as cursor:
                 tables_of(self.datasource).start(cursor, self._part(number), begin)
 
-        found = apart(read)
+        found = apart(lambda: self._found(number))
         if found is None:
             begin = first if isinstance(first, int) else self._kafka().beginning_offsets([first])[first]
             with suppress(IntegrityError):  # if another consumer was faster
                 apart(start, read_only=False)
-            return apart(lambda: self._position(number)[0])
-        return found
+            found = apart(lambda: self._position(number))
+        return found[0]
 
 
 class _DoneAlready(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txpool.errors import described
 from txpool.findings.finding import Finding, failure, ok, warning
@@ -126,14 +126,9 @@ def _of_rights(requests: KafkaRequests, *, trusted: bool) -> Finding:
         return warning("rights", "the cluster has no ACLs", f"everybody who connects is trusted: {why}", do)
     if error is not errors.NoError:
         return warning("rights", f"the ACLs cannot be read: {error.__name__}", why, "allow Describe on the cluster")
-    users = sorted({str(each.principal) for each in _writers(allowed)})
+    writes = (ACLOperation.WRITE, ACLOperation.ALL)
+    users = sorted({str(each.principal) for each in allowed if each.operation in writes})
     found = f"ids that begin with {PREFIX}: may be used by {', '.join(users) or 'super users alone'}"
     if trusted and "User:*" in users:
         return warning("rights", found, f"prepared.owners = any trusts them all: {why}", do)
     return ok("rights", found)
-
-
-def _writers(allowed: Any) -> Iterator[Any]:
-    from kafka.admin import ACLOperation
-
-    return (each for each in allowed if each.operation in (ACLOperation.WRITE, ACLOperation.ALL))

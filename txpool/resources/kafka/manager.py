@@ -16,6 +16,8 @@ from txpool.resources.manager import ResourceManager
 from txpool.tm.subordinate import Subordinate
 
 if TYPE_CHECKING:
+    from kafka import KafkaConsumer
+
     from txpool.config.settings import DataSourceSettings
     from txpool.datasource.source import Source
     from txpool.resources.deadlines import Deadlines
@@ -85,6 +87,22 @@ class Kafka(ResourceManager):
         """The connections to its cluster: the same each time, until it is closed."""
         return source.kept("requests", lambda: self._requests(source.settings), lambda made: made.close())
 
+    def consumer(self, settings: DataSourceSettings, *topics: str, **options: Any) -> KafkaConsumer:
+        """A consumer that reads what is committed, and keeps no position. OperationalError if no broker answers."""
+        from kafka import KafkaConsumer
+
+        from txpool.resources.kafka.requests import connected
+
+        return connected(
+            KafkaConsumer,
+            self._address(settings),
+            *topics,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            **options,
+            **self.options(settings),
+        )
+
     def options(self, settings: DataSourceSettings) -> dict[str, Any]:
         """The arguments that every client of kafka-python's gets."""
         options = {**_DEFAULTS, **settings.connect_options()}
@@ -94,7 +112,7 @@ class Kafka(ResourceManager):
             options |= {"sasl_plain_username": user, "sasl_plain_password": password}
         return options
 
-    def address(self, settings: DataSourceSettings) -> str:
+    def _address(self, settings: DataSourceSettings) -> str:
         """The brokers, with commas between them, as kafka-python reads them."""
         return settings.url.removeprefix(self.schemes[0]).rpartition("@")[2].split("/")[0]
 
@@ -102,7 +120,7 @@ class Kafka(ResourceManager):
         self.require_client(settings)
         from txpool.resources.kafka.requests import KafkaRequests
 
-        return KafkaRequests(self.address(settings), self.options(settings))
+        return KafkaRequests(self._address(settings), self.options(settings))
 
     def require_client(self, settings: DataSourceSettings) -> None:
         """ConfigurationError if kafka-python is missing."""

@@ -39,7 +39,7 @@ class TopicWork:
 
         place = TopicPartition(self._topic, self._part(key))
         with self._reading:
-            reader = self._reader = self._reader or self._consumer()
+            reader = self._reader = self._reader or self._manager.consumer(self._source.settings)
             reader.assign([place])
             reader.seek_to_beginning(place)
             end = reader.end_offsets([place])[place]
@@ -48,20 +48,6 @@ class TopicWork:
                     if any(each.key == key.encode() for each in records):
                         return True
         return False
-
-    def _consumer(self) -> Any:
-        from kafka import KafkaConsumer
-
-        from txpool.resources.kafka.requests import connected
-
-        settings = self._source.settings
-        return connected(
-            KafkaConsumer,
-            self._manager.address(settings),
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            **self._manager.options(settings),
-        )
 
     def close(self) -> None:
         """The messages stay: the topic is the user's, and is deleted with what is in it."""

@@ -107,7 +107,7 @@ class QueueSession(MessageSession):
             if len(numbers) >= most:
                 break
         found = []
-        for row in self._tables.read(cursor, self._queue, numbers, wait=True) if numbers else ():
+        for row in self._tables.read(cursor, self._queue, numbers, wait=True):
             if row.key is not None:  # it may have failed since the look
                 keys[row.key] = keys[row.key] and row.due
             if row.due and keys[row.key]:
@@ -116,7 +116,7 @@ class QueueSession(MessageSession):
 
     def _delete(self, rows: list[QueuedRow]) -> None:
         with self._cursor() as cursor:
-            if self._tables.delete(cursor, [row.number for row in rows]) != len(rows):
+            if self._tables.delete(cursor, self._queue, [row.number for row in rows]) != len(rows):
                 raise OperationalError(
                     f"{self.name}: messages that this transaction holds are gone from the queue {self._queue}: "
                     "somebody has deleted their rows. The transaction is to roll back, and nothing is received"

@@ -44,10 +44,11 @@ _WINDOW = (
     "order by number limit ?"
 )
 _READ = (
-    "select number, id, message_key, body, headers, sent_at, tries, due <= {now} from {messages} where queue = ? and ("
+    "select number, id, message_key, body, headers, sent_at, tries, due <= {now} from {messages} "
+    "where queue = ? and ({numbers}) order by number"
 )
-_DELETE = "delete from {messages} where "
-_QUEUED = "select number from {messages} where queue = ? and ("
+_DELETE = "delete from {messages} where queue = ? and ({numbers})"
+_QUEUED = "select number from {messages} where queue = ? and ({numbers})"
 _LATER = "update {messages} set due = {now} + ?, error = ?, tries = tries + 1 where number = ? and queue = ?"
 _PARK = "update {messages} set queue = ?, due = {now}, error = ?, tries = 0 where number = ? and queue = ?"
 _STATE = "select count(*), {now} - min(sent_at) from {messages} where queue = ?"
@@ -159,31 +160,20 @@ class MessageTables(TriesTable):
 
     def read(self, cursor: Any, queue: str, numbers: Sequence[int], *, wait: bool = False) -> list[QueuedRow]:
         """Those rows of the queue: the transaction holds them now. Without `wait`, not those that others hold."""
-        lock = ("" if wait else " skip locked") if self.locks_rows else None
-        rows: list[Any] = []
-        for some in _shares(numbers):
-            where = " or ".join(["number = ?"] * len(some)) + ") order by number"
-            text = _READ + where + ("" if lock is None else f" for update{lock}")
-            rows += self._execute(cursor, text, [queue, *some]).fetchall()
+        lock = (" for update" if wait else " for update skip locked") if self.locks_rows else ""
+        rows = [row for found in self._of(cursor, _READ + lock, queue, numbers) for row in found.fetchall()]
         return [
             QueuedRow(int(number), message, key, _bytes(body), _headers_in(headers), float(sent), int(tries), bool(due))
             for number, message, key, body, headers, sent, tries, due in rows
         ]
 
-    def delete(self, cursor: Any, numbers: Sequence[int]) -> int:
-        """Delete rows, which the transaction holds; returns how many there were."""
-        deleted = 0
-        for some in _shares(numbers):
-            where = " or ".join(["number = ?"] * len(some))
-            deleted += self._execute(cursor, _DELETE + where, list(some)).rowcount
-        return deleted
+    def delete(self, cursor: Any, queue: str, numbers: Sequence[int]) -> int:
+        """Delete rows of the queue, which the transaction holds; returns how many there were."""
+        return sum(deleted.rowcount for deleted in self._of(cursor, _DELETE, queue, numbers))
 
     def queued(self, cursor: Any, queue: str, numbers: Sequence[int]) -> set[int]:
-        found: set[int] = set()
-        for some in _shares(numbers):
-            text = _QUEUED + " or ".join(["number = ?"] * len(some)) + ")"
-            found |= {int(number) for (number,) in self._execute(cursor, text, [queue, *some]).fetchall()}
-        return found
+        found = self._of(cursor, _QUEUED, queue, numbers)
+        return {int(number) for each in found for (number,) in each.fetchall()}
 
     def later(self, cursor: Any, queue: str, number: int, delay: float, error: str) -> bool:
         """Write that a try of the message has failed. It is due again after `delay` seconds; False if it is gone."""
@@ -223,6 +213,13 @@ class MessageTables(TriesTable):
         """Write that a try of the message at the position has failed, if the position is still there."""
         self._execute(cursor, _FAILED, [*part, position])
 
+    def _of(self, cursor: Any, statement: str, queue: str, numbers: Sequence[int]) -> Iterator[Any]:
+        """Execute a statement for those rows of a queue, and for some of them at a time."""
+        for first in range(0, len(numbers), _TOGETHER):
+            some = numbers[first : first + _TOGETHER]
+            where = " or ".join(["number = ?"] * len(some))
+            yield self._execute(cursor, statement.replace("{numbers}", where), [queue, *some])
+
     def _execute(self, cursor: Any, statement: str, values: list[Any]) -> Any:
         text = statement.format(**self.names(cursor), now=self.now).replace("?", self.parameter)
         cursor.execute(self.spelled(text), values)
@@ -231,10 +228,6 @@ class MessageTables(TriesTable):
     def spelled(self, statement: str) -> str:
         """The statement as the database gets it."""
         return statement
-
-
-def _shares(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    return (numbers[first : first + _TOGETHER] for first in range(0, len(numbers), _TOGETHER))
 
 
 def _bytes(found: Any) -> bytes | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from txpool.config.secrets import ValueSource
 from txpool.errors import NotSupportedError, OperationalError, described
-from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction
+from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, looked
 from txpool.resources.jdbc.dbapi.errors import ConnectionLost, call
 from txpool.resources.jdbc.dbapi.errors import Error as JavaError
 from txpool.resources.jms.connection import ERROR, ID, JmsConnection, body_of
@@ -174,14 +174,7 @@ class JmsSession(MessageSession):
             )
 
     def wait(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        while True:
-            if self._next() is not None:
-                return True
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            time.sleep(min(_POLL, left))
+        return looked(self._next, timeout, _POLL) is not None
 
     def take_one(self) -> ReceivedMessage | None:
         message = self._next()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from txpool.errors import OperationalError, ProgrammingError
-from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, apart, database_of
+from txpool.messages.session import MessageSession, ReceivedMessage, apart, database_of, looked
 from txpool.resources.messages.tables import Outgoing, QueuedRow, readable, tables_of
 from txpool.resources.messages.tries import QUEUED, Tried
 from txpool.tm.ambient import current
@@ -45,32 +44,29 @@ class QueueSession(MessageSession):
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]:
-        deadline = time.monotonic() + timeout
-        while True:
-            rows = self._held(ambient, most)
+        def take() -> list[QueuedRow]:
+            ambient.require_active()
+            rows = self._held(most)
             if rows:
                 self._delete(rows)
-            if rows or time.monotonic() >= deadline:
-                return [_message(row) for row in rows]
-            ambient.require_active()
-            time.sleep(max(0.0, min(_POLL, deadline - time.monotonic())))
+            return rows
 
-    def _held(self, ambient: Transaction, most: int) -> list[QueuedRow]:
+        return [_message(row) for row in looked(take, timeout, _POLL)]
+
+    def _held(self, most: int) -> list[QueuedRow]:
         """The first rows that can be received, which the transaction holds now."""
         held: list[QueuedRow] = []
         keys: dict[str | None, bool] = {}
         after = -1
-        while len(held) < most and (window := self._window(ambient, after)):
+        while len(held) < most and (window := self._window(after)):
             after = window[-1][0]
             with self._cursor() as cursor:
                 held += self._hold(cursor, window, most - len(held), keys)
         return held
 
-    def _window(self, ambient: Transaction, after: int) -> list[tuple[int, str | None, bool]]:
-        if self._tables.reads_snapshots and ambient is current():
-            # What the transaction reads may be older than the messages.
-            return apart(lambda: self._look(after))
-        return self._look(after)
+    def _window(self, after: int) -> list[tuple[int, str | None, bool]]:
+        # In a snapshot, what the transaction reads may be older than the messages.
+        return apart(lambda: self._look(after)) if self._tables.reads_snapshots else self._look(after)
 
     def _look(self, after: int) -> list[tuple[int, str | None, bool]]:
         with self._cursor() as cursor:
@@ -125,13 +121,7 @@ class QueueSession(MessageSession):
     # -- for the loop of a consumer -----------------------------------------------------------------------------
 
     def wait(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        while True:
-            if apart(self._any_due):
-                return True
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
+        return looked(lambda: apart(self._any_due), timeout, _POLL)
 
     def _any_due(self) -> bool:
         waiting: set[str | None] = set()  # keys of which a message is not due yet
@@ -146,7 +136,7 @@ class QueueSession(MessageSession):
         return False
 
     def take_one(self) -> ReceivedMessage | None:
-        found = self._held(ambient_transaction(), 1)
+        found = self._held(1)
         if found and found[0].tries < self.parking_after:
             self._delete(found)
         return _message(found[0]) if found else None

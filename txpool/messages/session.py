@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -285,6 +286,17 @@ class MessageSession(ABC):
     def _state(self, queue: str) -> tuple[int, float | None]:
         with self.datasource.connect() as connection:
             return tables_of(self.datasource).state(connection.cursor(), queue)
+
+
+def looked(look: Callable[[], T], timeout: float, pause: float) -> T:
+    """What a look finds; if that is nothing, it looks again, for so many seconds, with a pause between two looks."""
+    deadline = time.monotonic() + timeout
+    while True:
+        found = look()
+        left = deadline - time.monotonic()
+        if found or left <= 0:
+            return found
+        time.sleep(min(pause, left))
 
 
 def require_numbers(what: str, most: int, seconds: float) -> None:

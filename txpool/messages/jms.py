@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -139,17 +139,9 @@ class JmsSession(MessageSession):
 
     # -- for the loop of a consumer -----------------------------------------------------------------------------
 
-    @contextmanager
-    def _apart(self) -> Iterator[JmsConnection]:
+    def _apart(self) -> AbstractContextManager[JmsConnection]:
         """A session outside any branch."""
-        sessions = MANAGER.sessions(self.source)
-        raw = sessions.take()
-        try:
-            yield raw
-        except BaseException:
-            raw.drop()
-            raise
-        sessions.give_back(raw)
+        return MANAGER.sessions(self.source).lent()
 
     def _next(self) -> ReceivedMessage | None:
         """The first message that can be tried now; it stays."""

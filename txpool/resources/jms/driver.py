@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.config.secrets import without_secrets
-from txpool.errors import ConfigurationError, described, translated
+from txpool.errors import ConfigurationError, translated
 from txpool.resources.base import PrepareLocation
 from txpool.resources.deadlines import within_step_timeout
 from txpool.resources.jdbc.dbapi.errors import ConnectionLost, call
@@ -21,7 +21,7 @@ from txpool.resources.jms.broker import ARTEMIS
 from txpool.resources.jms.connection import JmsConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from txpool.config.settings import DataSourceSettings
     from txpool.resources.driver.dialect import Dialect
@@ -127,6 +127,17 @@ class JmsDriver:
         else:
             self._idle.append(raw)
 
+    @contextmanager
+    def lent(self) -> Iterator[JmsConnection]:
+        """A session outside any branch, for a block."""
+        raw = self.take()
+        try:
+            yield raw
+        except BaseException:
+            raw.drop()
+            raise
+        self.give_back(raw)
+
     def close(self, raw: JmsConnection) -> None:
         raw.drop()
 
@@ -139,8 +150,3 @@ class JmsDriver:
         with suppress(IndexError):  # another thread may take the last one
             return self._idle.pop()
         return None
-
-
-def why_no_answer(name: str, error: BaseException) -> str:
-    """For findings."""
-    return f"{name} does not answer: {described(error)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from txpool.errors import described
 from txpool.findings.finding import Finding, failure, ok, warning
 from txpool.resources.base import BegunBy
 from txpool.resources.manager import ResourceManager
@@ -60,13 +61,13 @@ class Jms(ResourceManager):
         return QueueWork(self.sessions(source), source.settings.queue or "")
 
     def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
-        from txpool.resources.jms.driver import JmsDriver, why_no_answer
+        from txpool.resources.jms.driver import JmsDriver
 
         driver = JmsDriver(settings, recovery=True)
         try:
             raw = driver.connect(timeout)
         except Exception as error:
-            yield failure("connection", why_no_answer(settings.name, error))
+            yield failure("connection", f"{settings.name} does not answer: {described(error)}")
             return
         try:
             if settings.queue is not None:

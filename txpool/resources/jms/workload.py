@@ -26,19 +26,11 @@ class QueueWork:
 
     def visible(self, key: str) -> bool:
         """Whether the message can be received."""
-        with self._reading:
-            raw = self._driver.take()
-            try:
-                return next(raw.browse(raw.queue(self._queue), f"txpool_id = '{key}'"), None) is not None
-            finally:
-                self._driver.give_back(raw)
+        with self._reading, self._driver.lent() as raw:
+            return next(raw.browse(raw.queue(self._queue), f"txpool_id = '{key}'"), None) is not None
 
     def close(self) -> None:
         """Take all that was sent: the queue is the kit's."""
-        raw = self._driver.take()
-        try:
-            with raw.receiving(raw.queue(self._queue)) as consumer:
-                while raw.receive(consumer, 0) is not None:
-                    pass
-        finally:
-            self._driver.give_back(raw)
+        with self._driver.lent() as raw, raw.receiving(raw.queue(self._queue)) as consumer:
+            while raw.receive(consumer, 0) is not None:
+                pass

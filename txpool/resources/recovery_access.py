@@ -81,6 +81,28 @@ def optional(access: BranchRecovery, part: Literal["slots", "why_not", "phase_tw
     return found
 
 
+class NothingPrepared:
+    """Recovery's access to what prepares nothing, since a datasource's branches carry its work: a queue, a lake."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def identity(self) -> str:
+        return f"queue:{self._name}"
+
+    def recover(self) -> list[PreparedBranch]:
+        return []
+
+    def logins(self) -> frozenset[str]:
+        return frozenset()
+
+    def commit(self, record: BranchRecord) -> BranchOutcome:
+        return BranchOutcome.UNKNOWN
+
+    def rollback(self, record: BranchRecord) -> BranchOutcome:
+        return BranchOutcome.UNKNOWN
+
+
 class SharedPhaseTwo(Protocol):
     """Ends many prepared branches of one database over a few connections. Used by one thread at a time.
 

@@ -15,8 +15,8 @@ from txpool.errors import ConfigurationError, Error, OperationalError, described
 from txpool.findings.finding import Finding, failure, ok
 from txpool.resource_managers import ICEBERG
 from txpool.resources.manager import ResourceManager
-from txpool.resources.messages.manager import NothingPrepared
 from txpool.resources.parts import SparkPart
+from txpool.resources.recovery_access import NothingPrepared
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from txpool.findings.finding import Finding, ok
 from txpool.resource_managers import QUEUE
-from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.manager import ResourceManager
-from txpool.resources.recovery_access import PreparedBranch
+from txpool.resources.recovery_access import NothingPrepared
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
@@ -35,28 +34,6 @@ class Queues(ResourceManager):
 
     def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
         yield ok("connection", f"{settings.name} is a queue in {settings.queue_datasource}: check that file, too")
-
-
-class NothingPrepared:
-    """Recovery's access to what prepares nothing. Recovery reaches the branches by the queue's datasource."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def identity(self) -> str:
-        return f"queue:{self._name}"
-
-    def recover(self) -> list[PreparedBranch]:
-        return []
-
-    def logins(self) -> frozenset[str]:
-        return frozenset()
-
-    def commit(self, record: BranchRecord) -> BranchOutcome:
-        return BranchOutcome.UNKNOWN
-
-    def rollback(self, record: BranchRecord) -> BranchOutcome:
-        return BranchOutcome.UNKNOWN
 
 
 MANAGER = Queues()

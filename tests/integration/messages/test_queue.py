@@ -165,6 +165,31 @@ def test_a_delay(queue: Queue) -> None:
         assert texts(session.receive(timeout=30)) == ["late"]
 
 
+def test_the_hour_that_comes_twice_is_no_delay(place: Place) -> None:
+    """Local time does not say which of both it is: what was sent in the first one would wait until the second."""
+    if place.kind != "mariadb":
+        pytest.skip("its clock has no zone")
+    ends, zone = 1_793_000_000, 990  # summer time, and the number of a zone of this test's
+    with place.plain("orders") as connection:
+        cursor = connection.cursor()
+        for table, row in (
+            ("time_zone", "'N'"),
+            ("time_zone_transition", "0, 0"),
+            ("time_zone_transition", f"{ends}, 1"),
+            ("time_zone_transition_type", "0, 7200, 1, 'S'"),
+            ("time_zone_transition_type", "1, 3600, 0, 'W'"),
+        ):
+            cursor.execute(f"insert ignore into mysql.{table} values ({zone}, {row})")
+        cursor.execute(f"insert ignore into mysql.time_zone_name values ('Test/Autumn', {zone})")
+        cursor.execute("set time_zone = 'Test/Autumn'")
+        found = []
+        for moment in (ends - 1800, ends + 1800):
+            cursor.execute(f"set timestamp = {moment}.25")
+            cursor.execute(f"select {tables_of(place.orders).now}")
+            found.append(cursor.fetchone()[0] - ends)
+    assert found == [-1799.75, 1800.25]
+
+
 @pytest.mark.parametrize("delay", [float("nan"), float("inf"), -1, "1"])
 def test_no_delay(queue: Queue, delay: Any) -> None:
     session = queue()

@@ -42,7 +42,8 @@ class MySQLMessages(MessageTables):
     """The tables of messages in MariaDB and MySQL."""
 
     parameter = "%s"
-    now = "unix_timestamp(sysdate(6))"
+    #: Not of the local time, which comes twice when summer time ends.
+    now = "(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) / 1e6)"
     reads_snapshots = True
 
     def create(self, source: DataSource) -> None:

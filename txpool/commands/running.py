@@ -23,10 +23,13 @@ def stopped_by_signals() -> Callable[[], bool]:
     """Catch the first SIGTERM or SIGINT; returns what tells whether it has come. A second one interrupts."""
     stopping: list[int] = []
 
+    def catch(handler: Any) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, handler)
+
     def stop(number: int, _: Any) -> None:
         stopping.append(number)
-        signal.signal(number, signal.default_int_handler)
+        catch(signal.default_int_handler)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    catch(stop)
     return lambda: bool(stopping)

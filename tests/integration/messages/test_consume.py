@@ -14,6 +14,7 @@ import pytest
 import txpool
 from tests.support import preloaded
 from tests.support.waiting import until
+from txpool.commands.running import stopped_by_signals
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.process.exit_codes import TxpoolExitCode
 
@@ -105,3 +106,16 @@ def test_a_consumer_that_would_do_nothing_takes_nothing(session: MessageSession)
 
     assert txpool.consumer(session)(hidden).run(once=True) == 0
     assert session.parked()[0] == 1
+
+
+def test_a_second_signal_of_the_other_kind_rolls_back_too() -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        stopped = stopped_by_signals()
+        signal.raise_signal(signal.SIGTERM)
+        assert stopped()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)

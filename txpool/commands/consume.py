@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Annotated
 
 import typer
@@ -39,12 +39,11 @@ def consume(
 
 
 def _consumer(words: str) -> Consumer:
-    module, _, name = words.partition(":")
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)  # last: a file of this folder is never taken for a module of another package
     try:
-        found = getattr(import_module(module), name)
+        found = resolve_name(words)
     except Exception as error:
         raise ConfigurationError(
             f"{words!r} cannot be loaded ({described(error)}): name module:function, and let PYTHONPATH lead to it"

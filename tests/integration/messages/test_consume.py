@@ -31,6 +31,12 @@ def ship(messages):
 
 def no_consumer(messages):
     pass
+
+class Shop:
+    @txpool.consumer("queue.properties")
+    @staticmethod
+    def ship(messages):
+        pass
 """
 
 
@@ -75,6 +81,11 @@ def test_the_working_folder_comes_last(session: MessageSession) -> None:
     command = [sys.executable, "-P", "-m", "txpool", "consume", "shop:ship", "--once"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "0 done\n"), done.stderr
+
+
+def test_one_within_a_class(session: MessageSession) -> None:
+    session.send("one")
+    assert run("shop:Shop.ship", "--once").startswith("1 done\n")
 
 
 def test_what_is_no_consumer(session: MessageSession) -> None:

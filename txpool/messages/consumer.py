@@ -10,6 +10,7 @@ held. If that cannot be written, it is written before the next one.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from txpool.errors import (
     HeuristicHazard,
     HeuristicMixed,
     NotSupportedError,
+    ProgrammingError,
     TransactionInDoubt,
     described,
     require_done,
@@ -32,6 +34,7 @@ from txpool.errors import (
 from txpool.idempotency.on_demand import recover
 from txpool.idempotency.outage import is_outage
 from txpool.messages.session import MessageSession, ReceivedMessage, link, require_numbers, session
+from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.functions import require_plain
 from txpool.tm.demarcation.retry import doubled
@@ -74,6 +77,7 @@ class Consumer:
         self, of: str | Path | Source | MessageSession, function: Work, max_messages: int, poll: float
     ) -> None:
         require_plain(function, "the consumer")
+        _require_takes_batch(function)
         require_numbers("a consumer", max_messages, poll)
         self._of, self._function, self._most, self._poll = of, function, max_messages, poll
         #: Tries that do not count, which is still to be written.
@@ -92,9 +96,15 @@ class Consumer:
         """Receive and do batches until `stopped()` is true, which is asked between batches; returns how many messages.
 
         With `once` it ends when there is nothing to receive now. Errors of a batch are logged, and it goes on; those of
-        its configuration are raised. Used by one thread; any number of processes may run it.
+        its configuration are raised. Used by one thread; any number of processes may run it. ProgrammingError within a
+        transaction.
         """
         source = self.session
+        if current() is not None:
+            raise ProgrammingError(
+                f"the consumer of {source.name} runs within a transaction, and has one of its own for each batch. "
+                "Nothing was received: run it outside"
+            )
         self._recover()
         done, singly, failures = 0, self._most, 0
         while not stopped():
@@ -268,6 +278,19 @@ class Consumer:
             logger.warning("%s: recovery could not be run here: %s", self.session.name, described(error))
 
 
+def _require_takes_batch(function: Work) -> None:
+    """ProgrammingError if it cannot be called so: each call would fail, and each message be parked for that."""
+    try:
+        inspect.signature(function).bind([])
+    except ValueError:
+        return  # it is built in, and does not tell
+    except TypeError as error:
+        raise ProgrammingError(
+            f"the consumer {getattr(function, '__qualname__', function)} cannot be called with a list of messages "
+            f"({described(error)}). Give a function of one argument, or txpool.consumer(session)(object.method)"
+        ) from error
+
+
 def consumer(
     of: str | Path | Source | MessageSession, *, max_messages: int = 100, poll: float = 1.0
 ) -> Callable[[Work], Consumer]:
@@ -275,7 +298,9 @@ def consumer(
 
     `txpool consume module:function` runs it. If it raises, the transaction rolls back, and the messages are received
     again, one by one. `poll` is how many seconds one wait for messages takes, and so how late a stop may be noticed.
-    Errors: ProgrammingError for a coroutine function, or a generator: the messages would be lost; and for numbers that
-    are none.
+    Errors: ProgrammingError for a coroutine function, or a generator: the messages would be lost; for what cannot be
+    called with a list; and for numbers that are none.
     """
+    if callable(of):
+        raise ProgrammingError("a consumer needs a session: write @txpool.consumer(session) above the function")
     return lambda function: Consumer(of, function, max_messages, poll)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,38 @@ def test_a_consumer_that_would_do_nothing_takes_nothing(session: MessageSession)
 
     assert txpool.consumer(session)(hidden).run(once=True) == 0
     assert session.parked()[0] == 1
+
+
+class Shop:
+    def ship(self, messages: list[ReceivedMessage]) -> None: ...
+
+
+@pytest.mark.parametrize("function", [Shop.ship, classmethod(Shop.ship), None, lambda: None])
+def test_what_takes_no_batch_is_no_consumer(session: MessageSession, function: Any) -> None:
+    """Each call of it would fail, and each message be parked for that."""
+    with pytest.raises(txpool.ProgrammingError, match="cannot be called with a list of messages"):
+        txpool.consumer(session)(function)
+
+
+def test_a_consumer_may_be_a_method_or_built_in(session: MessageSession) -> None:
+    for function in (Shop().ship, staticmethod(len), type):
+        session.send("one")
+        assert txpool.consumer(session)(function).run(once=True) == 1
+
+
+def test_a_consumer_without_a_session_is_told_what_to_write() -> None:
+    with pytest.raises(txpool.ProgrammingError, match=r"@txpool.consumer\(session\)"):
+        txpool.consumer(Shop().ship)  # type: ignore[arg-type]
+
+
+def test_a_consumer_has_transactions_of_its_own(session: MessageSession) -> None:
+    """Within another one, each batch would be done once that commits, and be counted before."""
+    session.send("one")
+    loop = txpool.consumer(session)(lambda _: None)
+    with txpool.transaction() as ambient, pytest.raises(txpool.ProgrammingError, match="within"):
+        ambient.may_be_empty = True
+        loop.run(once=True)
+    assert loop.run(once=True) == 1
 
 
 def test_a_second_signal_of_the_other_kind_rolls_back_too() -> None:

@@ -101,9 +101,9 @@ class MessageSession(ABC):
 
     def send(
         self,
-        body: bytes | str | None = _NOT_GIVEN,
+        body: bytes | bytearray | memoryview | str | None = _NOT_GIVEN,
         *,
-        value: bytes | str | None = _NOT_GIVEN,
+        value: bytes | bytearray | memoryview | str | None = _NOT_GIVEN,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         delay: float = 0,
@@ -119,7 +119,7 @@ class MessageSession(ABC):
         if (body is _NOT_GIVEN) == (value is _NOT_GIVEN):
             raise ProgrammingError("a message has one body, given as such or as its value, and nothing was sent")
         body = value if body is _NOT_GIVEN else body
-        if not (body is None or isinstance(body, bytes | str)):
+        if not (body is None or isinstance(body, bytes | bytearray | memoryview | str)):
             raise ProgrammingError(
                 f"a message's body is bytes or text, and not {type(body).__name__}, and nothing was sent: json.dumps() "
                 "makes text of most else"
@@ -135,13 +135,13 @@ class MessageSession(ABC):
         if not (isinstance(delay, int | float) and 0 <= delay < inf):
             raise ProgrammingError("a message's delay is a number of seconds, and nothing was sent")
         try:
-            data = body.encode() if isinstance(body, str) else body
+            data = body.encode() if isinstance(body, str) else None if body is None else bytes(body)
         except UnicodeEncodeError as error:
             raise ProgrammingError(
                 f"a message's body is no text of UTF-8, and nothing was sent: {described(error)}"
             ) from error
         made = str(uuid.uuid4())
-        sent = Outgoing(made, data, key, dict(headers), delay)
+        sent = Outgoing(made, data, key, dict(headers), float(delay))
         ambient = current()
         if ambient is None:
             with transaction() as own:

@@ -31,10 +31,9 @@ class _Send:
         to = session(self.source)
         for row in rows:
             found = row.asDict()
-            value, key = found["value"], found.get("key")
-            body = bytes(value) if isinstance(value, bytearray) else value
+            key = found.get("key")
             text = bytes(key).decode("utf-8", "surrogateescape") if isinstance(key, bytearray) else key
-            to.send(body, key=text, headers=found.get("headers"))
+            to.send(found["value"], key=text, headers=found.get("headers"))
 
 
 def write_messages(

@@ -39,10 +39,13 @@ def test_a_message_comes_as_it_was_sent_and_once(queue: Queue) -> None:
     session = queue()
     sent = session.send("one € \0", key="k", headers={"h": "x\0€"})
     session.send(value=b"\x00\xff")
-    session.send(body=None)
+    session.send(body=None, delay=False)
+    for each in (bytearray(b"\x00"), memoryview(b"x\x01")[1:]):
+        session.send(each)
     with txpool.transaction():
-        first, second, third = session.receive(10)
+        first, second, third, *others = session.receive(10)
     assert third.body is None
+    assert [each.body for each in others] == [b"\x00", b"\x01"]
     assert (first.id, first.text, first.key, dict(first.headers)) == (sent, "one € \0", "k", {"h": "x\0€"})
     assert second.value == b"\x00\xff"
     assert second.key is None

@@ -32,7 +32,7 @@ class _Send:
         for row in rows:
             found = row.asDict()
             key = found.get("key")
-            text = bytes(key).decode("utf-8", "surrogateescape") if isinstance(key, bytearray) else key
+            text = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes | bytearray) else key
             to.send(found["value"], key=text, headers=found.get("headers"))
 
 
@@ -66,6 +66,7 @@ def require_columns(df: DataFrame) -> None:
     """ProgrammingError unless the columns of a DataFrame are those of messages."""
     types = dict(df.dtypes)
     wrong = [f"{name} ({kind})" for name, kind in types.items() if kind not in _COLUMNS.get(name, ())]
+    wrong += [f"{name} ({kind}) twice" for name, kind in types.items() if df.columns.count(name) > 1]
     if "value" not in types or wrong:
         what = f"and has {', '.join(wrong)}" if wrong else "and has no column value"
         raise ProgrammingError(

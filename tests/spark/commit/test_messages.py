@@ -64,7 +64,7 @@ _SCRIPT = """
             if first_time(Path(folder, "dies having sent a part")):
                 send = KafkaRequests.send
 
-                def a_part(requests, producer, records, deadline):
+                def a_part(requests, producer, records, deadline, *, size):
                     send(requests, producer, records[:1], deadline)
                     kill_executor()
 

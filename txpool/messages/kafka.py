@@ -232,20 +232,17 @@ class KafkaSession(MessageSession):
         queue = self.parking if self._parking_topic is None else f"{self.name}-parked"
         if key is not None and readable(key) != key:  # which not every database could keep
             key, headers["txpool-key"] = readable(key), key
-        try:
-            with transaction(), self._cursor() as cursor:
-                position = self._position(part)[0]
-                if position > offset or not tables.advance(cursor, self._part(part), position, offset + 1):
-                    raise _DoneAlready
-                with tables.within(self.datasource, cursor) as tries:
-                    tables.forget_tries(tries, self._tried(message))
-                if topic is None:
-                    tables.insert(cursor, queue, Outgoing(message.id, message.body, key, headers, 0), error)
-                else:  # in the same transaction as the position
-                    headers = {**message.headers, _ERROR: readable(error)}
-                    self._send_to(topic, Outgoing(message.id, message.body, message.key, headers, 0))
-        except _DoneAlready:
-            return ""
+        with transaction(), self._cursor() as cursor:
+            position = self._position(part)[0]
+            if position > offset or not tables.advance(cursor, self._part(part), position, offset + 1):
+                return ""  # another consumer has done it
+            with tables.within(self.datasource, cursor) as tries:
+                tables.forget_tries(tries, self._tried(message))
+            if topic is None:
+                tables.insert(cursor, queue, Outgoing(message.id, message.body, key, headers, 0), error)
+            else:  # in the same transaction as the position
+                headers = {**message.headers, _ERROR: readable(error)}
+                self._send_to(topic, Outgoing(message.id, message.body, message.key, headers, 0))
         return queue if topic is None else f"topic:{topic}"
 
     def parked(self) -> tuple[int, float | None]:
@@ -360,7 +357,3 @@ class KafkaSession(MessageSession):
                 apart(start, read_only=False)
             found = apart(lambda: self._position(number))
         return found[0]
-
-
-class _DoneAlready(Exception):
-    """Another consumer has done the message."""

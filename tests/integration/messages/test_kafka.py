@@ -201,6 +201,16 @@ def test_tries_that_have_not_ended_count_for_their_message_alone(site: Site) -> 
     assert site.sql("select body, error from txpool_messages") == [(b"one", "no try of it has ended")]
 
 
+def test_what_another_consumer_has_done_is_not_parked(site: Site) -> None:
+    site.inward.send("one")
+    message = taken(site.inward)
+    with txpool.transaction():
+        assert texts(site.inward.receive(1, LONG)) == ["one"]
+    assert site.inward.park(message, "bad") == ""
+    assert site.sql("select count(*) from txpool_messages") == [(0,)]
+    assert site.position() == 1
+
+
 @pytest.mark.costly
 def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
     for text in ("one", "bad", "two", "three"):

@@ -175,10 +175,9 @@ class MessageTables(TriesTable):
         found = self._of(cursor, _QUEUED, queue, numbers)
         return {int(number) for each in found for (number,) in each.fetchall()}
 
-    def later(self, cursor: Any, queue: str, number: int, delay: float, error: str) -> bool:
-        """Write that a try of the message has failed. It is due again after `delay` seconds; False if it is gone."""
-        changed: int = self._execute(cursor, _LATER, [delay, readable(error), number, queue]).rowcount
-        return changed == 1
+    def later(self, cursor: Any, queue: str, number: int, delay: float, error: str) -> None:
+        """Write that a try of the message has failed, if it is there. It is due again after `delay` seconds."""
+        self._execute(cursor, _LATER, [delay, readable(error), number, queue])
 
     def park(self, cursor: Any, queue: str, number: int, parking: str, error: str) -> bool:
         """Move the message into another queue, whose consumers have not tried it yet; False if it is gone."""

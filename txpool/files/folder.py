@@ -9,7 +9,7 @@ from txpool.datasource import Source, find_source
 from txpool.errors import ConfigurationError, ProgrammingError
 from txpool.resources.files.work import StagedFolder
 from txpool.tm.ambient import current
-from txpool.tm.rules.enlistment import WRITE_A_LOG
+from txpool.tm.rules.enlistment import require_log
 from txpool.tm.subordinate import Subordinate
 
 if TYPE_CHECKING:
@@ -53,9 +53,5 @@ def enlisting(source: Source, call: str, happens: str, in_spark: str) -> Transac
         raise ProgrammingError(
             f"{source.name} cannot join {ambient.gtrid} in a Spark task. Call {call} on the driver, or {in_spark}"
         )
-    if ambient.log is None:
-        raise ProgrammingError(
-            f"{source.name} cannot join {ambient.gtrid}: what is prepared there needs a decision log, by which "
-            f"recovery ends it after a crash. {WRITE_A_LOG}"
-        )
+    require_log(ambient.gtrid, source.name, logged=ambient.log is not None)
     return ambient

@@ -11,7 +11,7 @@ from txpool.errors import ConfigurationError, DataError, NotSupportedError, Prog
 from txpool.files.folder import enlisting
 from txpool.resource_managers import DELTA, ICEBERG
 from txpool.tm.ambient import current
-from txpool.tm.rules.enlistment import WRITE_A_LOG
+from txpool.tm.rules.enlistment import require_log
 from txpool.tm.subordinate import Subordinate
 
 if TYPE_CHECKING:
@@ -29,11 +29,7 @@ def _joined(source: Source, transaction: Transaction) -> RestLakeCatalog:
         raise ProgrammingError(
             f"{source.name} cannot join {transaction.gtrid} in a Spark task: write_table() writes it from tasks"
         )
-    if transaction.log is None:
-        raise ProgrammingError(
-            f"{source.name} cannot join {transaction.gtrid}: what is prepared there needs a decision log, by which "
-            f"recovery ends it after a crash. {WRITE_A_LOG}"
-        )
+    require_log(transaction.gtrid, source.name, logged=transaction.log is not None)
     made: RestLakeCatalog = transaction.enlist_datasource(source).pooled.catalog
     return made
 

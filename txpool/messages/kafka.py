@@ -31,6 +31,7 @@ from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tabl
 from txpool.resources.messages.tries import Tried
 from txpool.tm.completion.status import Status
 from txpool.tm.demarcation.block import transaction
+from txpool.tm.rules.enlistment import require_log
 from txpool.tm.subordinate import Subordinate
 
 if TYPE_CHECKING:
@@ -86,8 +87,7 @@ class KafkaSession(MessageSession):
         from txpool.resources.kafka.records import Topics
 
         ambient = ambient_transaction()
-        if ambient.log is None and not isinstance(ambient, Subordinate):
-            raise ProgrammingError(f"{self.name} cannot join {ambient.gtrid}: configure a decision log first")
+        require_log(ambient.gtrid, self.name, logged=ambient.log is not None or isinstance(ambient, Subordinate))
         if self._topics is None:
             self._topics = Topics(lambda each: MANAGER.requests_of(self.source).parts(each))
         record = self._topics.record(topic, sent)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+import txpool
 from tests.support.ports import free_ports
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.kafka.manager import MANAGER
@@ -34,6 +36,13 @@ def test_a_broker_that_is_back_is_reached_before_a_prepare_gives_up(line: str, e
     file = tmp_path / "orders.properties"
     file.write_text(f"driver = kafka\nurl = kafka://broker\ntopic = orders\n{line}")
     assert MANAGER.options(DataSourceSettings.load(file))["reconnect_backoff_max_ms"] == expected
+
+
+def test_who_has_no_decision_log_is_told_how_to_get_one(tmp_path: Path) -> None:
+    file = tmp_path / "orders.properties"
+    file.write_text("driver = kafka\nurl = kafka://broker\ntopic = orders\n")
+    with closing(txpool.session(file)) as session, pytest.raises(txpool.ProgrammingError, match=r"log\.create = true"):
+        session.send("one")
 
 
 def test_who_reaches_no_broker_leaves_no_thread(tmp_path: Path) -> None:

@@ -43,6 +43,15 @@ def require_atomic(
         )
 
 
+def require_log(gtrid: str, name: str, *, logged: bool) -> None:
+    """ProgrammingError without a decision log, if what is in it is prepared in any case."""
+    if not logged:
+        raise ProgrammingError(
+            f"{name} cannot join {gtrid}: what is prepared there needs a decision log, by which recovery ends it after "
+            f"a crash. {WRITE_A_LOG}"
+        )
+
+
 def require_begins_as(gtrid: str, datasource: TakesPart[Any], characteristics: Characteristics) -> None:
     """ProgrammingError if a datasource's database cannot begin as the transaction demands."""
     reason = datasource.why_not_begin(characteristics)

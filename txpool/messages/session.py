@@ -30,6 +30,8 @@ T = TypeVar("T")
 _NOT_GIVEN: Any = object()
 #: The header with a message's place in a trace.
 TRACEPARENT = "traceparent"
+#: The longest delay of a message, in seconds: a hundred years. A broker has no room for any number.
+_LONGEST_DELAY = 3.2e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,10 @@ class MessageSession(ABC):
             isinstance(headers, Mapping) and all(isinstance(each, str) for pair in headers.items() for each in pair)
         ):
             raise ProgrammingError("a message's headers are texts by names, and nothing was sent")
-        if not (isinstance(delay, int | float) and 0 <= delay < inf):
-            raise ProgrammingError("a message's delay is a number of seconds, and nothing was sent")
+        if not (isinstance(delay, int | float) and 0 <= delay <= _LONGEST_DELAY):
+            raise ProgrammingError(
+                "a message's delay is a number of seconds, of a hundred years at most, and nothing was sent"
+            )
         try:
             data = body.encode() if isinstance(body, str) else None if body is None else bytes(body)
         except UnicodeEncodeError as error:

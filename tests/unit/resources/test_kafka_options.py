@@ -38,6 +38,17 @@ def test_a_broker_that_is_back_is_reached_before_a_prepare_gives_up(line: str, e
     assert MANAGER.options(DataSourceSettings.load(file))["reconnect_backoff_max_ms"] == expected
 
 
+def test_an_argument_that_the_client_has_not_is_an_error(tmp_path: Path) -> None:
+    """Who sends with a wrong spelling of security_protocol would do so in plain text."""
+    file = tmp_path / "orders.properties"
+    file.write_text("driver = kafka\nurl = kafka://broker\ntopic = orders\ndriver.secruity_protocol = SSL\n")
+    with (
+        closing(txpool.session(file)) as session,
+        pytest.raises(txpool.ConfigurationError, match=r"driver\.secruity_protocol"),
+    ):
+        MANAGER.requests_of(session.source)
+
+
 def test_who_has_no_decision_log_is_told_how_to_get_one(tmp_path: Path) -> None:
     file = tmp_path / "orders.properties"
     file.write_text("driver = kafka\nurl = kafka://broker\ntopic = orders\n")

@@ -104,8 +104,13 @@ class Kafka(ResourceManager):
         )
 
     def options(self, settings: DataSourceSettings) -> dict[str, Any]:
-        """The arguments that every client of kafka-python's gets."""
+        """The arguments that every client of kafka-python's gets. ConfigurationError for one that none takes."""
+        from kafka import KafkaAdminClient, KafkaConsumer
+
+        known = {"user", "password", *KafkaConsumer.DEFAULT_CONFIG, *KafkaAdminClient.DEFAULT_CONFIG}
         options = {**_DEFAULTS, **settings.connect_options()}
+        for each in sorted(options.keys() - known):
+            raise settings.properties.error(f"driver.{each}", "is no argument of kafka-python's: leave it out")
         user, password = options.pop("user", None), options.pop("password", None)
         if user is not None:
             options = {"sasl_mechanism": "PLAIN", "security_protocol": "SASL_PLAINTEXT"} | options

@@ -87,6 +87,9 @@ class MessageSession(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {self.source.url}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return session, (self.source,)
+
     def close(self) -> None:
         """Close its connections. `txpool.session()` makes another then. The datasource stays open."""
         self.source.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import pickle
 import threading
 import time
 import weakref
@@ -465,6 +466,14 @@ def test_a_session_that_is_closed_is_not_kept(place: Place, queue: Queue) -> Non
     place.opened.pop().close()
     gc.collect()
     assert session() is None
+
+
+def test_a_session_travels_to_spark_s_tasks_as_its_source_does(queue: Queue) -> None:
+    session = queue()
+    for copy in (pickle.loads(pickle.dumps(session)), pickle.loads(pickle.dumps([session]))[0]):
+        copy.send("one")
+        copy.close()
+    assert drained(session) == ["one", "one"]
 
 
 def test_an_id_of_another_broker_is_kept_whole(queue: Queue, place: Place) -> None:

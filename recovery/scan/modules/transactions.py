@@ -212,7 +212,10 @@ class OrphanModule:
         run_steps(this_pass, self.name, listed, partial(self._start, before))
         self._sweep(this_pass)
 
-    def _start(self, before: set[Xid], this_pass: RecoveryPass, gtrid: str) -> Callable[[], list[None]]:
+    def _start(self, before: set[Xid], this_pass: RecoveryPass, gtrid: str) -> Callable[[], list[None]] | None:
+        left = this_pass.snapshot.is_left_to_recovery(gtrid)
+        if left and _is_decided_elsewhere(this_pass.snapshot, gtrid):
+            return None  # whatever a filter says
         rolled_back = []
         try:
             for branch in this_pass.snapshot.listed_branches(gtrid):
@@ -225,9 +228,7 @@ class OrphanModule:
                 elif ballot.vote is Vote.ROLLBACK:
                     self._candidates.add(branch.xid)
                     this_pass.leave_alone(branch, "the next pass rolls it back", alarm=False)
-                elif not this_pass.snapshot.is_left_to_recovery(gtrid) or not _is_decided_elsewhere(
-                    this_pass.snapshot, gtrid
-                ):
+                else:
                     this_pass.leave_alone(branch, ballot.reason, alarm=ballot.alarm)
         except Exception:  # a filter's: what was started before it has an outcome all the same
             wait_for(rolled_back)

@@ -134,6 +134,13 @@ def test_what_was_started_before_a_filter_failed_is_reported() -> None:
     assert any("no such tag" in reason for reason in report.errors.values())
 
 
+def test_no_filter_is_asked_about_what_another_module_ends() -> None:
+    world, a, b = sharing_world("decided")
+    world.recovery = RecoveryManager(log=world.log, datasources=[a, b, world.ledger], backoff=0, filters=[Failing()])
+    assert world.scan().errors == {}
+    assert world.outcomes() == {"committed"}
+
+
 def test_what_was_started_is_reported_also_where_the_log_refuses_a_note_of_another_branch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -30,6 +30,8 @@ PhaseTwoReply = BranchOutcome | Exception
 
 #: How many answers a worker is asked for at once, at most.
 _AT_ONCE: Final = 64
+#: So many branches of a datasource are sent while others are still started: it opens its connections meanwhile.
+_SENT_EARLY: Final = 256
 #: The part of a step's time in which a worker goes on to the next answer: the last one has all the rest.
 _SHARE: Final = 0.05
 
@@ -77,9 +79,11 @@ class BranchEnds:
 
     def _send(self) -> None:
         """Let all databases work before the answer of any is awaited."""
-        for finish in [each.send() for each in self._datasources.values() if each.unsent]:
-            with suppress(Exception):
-                finish()
+        unsent = [each for each in self._datasources.values() if each.unsent or each.sending]
+        for each in unsent:
+            each.send()
+        for each in unsent:
+            each.wait_until_sent()
 
 
 class AskedBranch:
@@ -107,14 +111,14 @@ class AskedBranch:
 
     def start_commit(self) -> None:
         self.begin, self.wait = self._branch.start_commit, self._branch.await_commit
-        self._others.unsent.append(self)
+        self._others.add(self)
 
     def await_commit(self) -> BranchOutcome:
         return self._outcome()
 
     def start_rollback(self) -> None:
         self.begin, self.wait = self._branch.start_rollback, self._branch.await_rollback
-        self._others.unsent.append(self)
+        self._others.add(self)
 
     def await_rollback(self) -> BranchOutcome:
         return self._outcome()
@@ -150,17 +154,33 @@ class _BranchesOfOne:
         #: How many answers it is asked for at once, at most.
         self._most = most
         self.unsent: list[AskedBranch] = []
+        #: What waits until branches are sent.
+        self.sending: list[Callable[[], object]] = []
         #: Those that were sent and have no answer, in this order.
         self._sent: deque[AskedBranch] = deque()
         self._answers: dict[AskedBranch, PhaseTwoReply] = {}
         #: What waits for the answers that the worker was asked for, and where it puts them.
         self._asked: tuple[Callable[[], object], dict[AskedBranch, PhaseTwoReply]] | None = None
 
-    def send(self) -> Callable[[], object]:
-        """Start to send what is unsent. Returns what waits for that."""
-        unsent, self.unsent = self.unsent, []
-        self._sent.extend(unsent)
-        return self.start(partial(_send_each, unsent, self._answers))
+    def add(self, branch: AskedBranch) -> None:
+        """Send it, now or with others."""
+        self.unsent.append(branch)
+        if len(self.unsent) >= _SENT_EARLY:
+            self.send()
+
+    def send(self) -> None:
+        """Start to send what is unsent."""
+        if self.unsent:
+            unsent, self.unsent = self.unsent, []
+            self._sent.extend(unsent)
+            self.sending.append(self.start(partial(_send_each, unsent, self._answers)))
+
+    def wait_until_sent(self) -> None:
+        """Wait for what was sent; an error is the answers'."""
+        sending, self.sending = self.sending, []
+        for finish in sending:
+            with suppress(Exception):
+                finish()
 
     def answer(self, branch: AskedBranch) -> PhaseTwoReply:
         """The branch's outcome, or its error; NoAnswer if its time is over."""

@@ -280,7 +280,7 @@ def run_steps(
         for gtrid in gtrids
         if (finish := _recorded(this_pass, name, gtrid, partial(start, this_pass, gtrid))) is not None
     }
-    finished = {gtrid: _recorded(this_pass, name, gtrid, finish) for gtrid, finish in started.items()}
+    finished = {gtrid: _recorded(this_pass, name, gtrid, started.pop(gtrid)) for gtrid in list(started)}
     return {gtrid: result for gtrid, result in finished.items() if result is not None}
 
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from recovery import RecoveryManager
+from recovery.scan.datasources.asking import AskedInTurn
 from recovery.scan.datasources.workers import NoAnswer
 from recovery.scan.modules.orphans import Ballot
-from recovery.scan.phase_two import BranchEnds
+from recovery.scan.phase_two import AskedBranch, BranchEnds
 from recovery.scan.snapshot import Snapshot
 from tests.models.recovery import RecoveryWorld, logged, world_after
 from tests.models.recovery_databases import Calls, ModelDatabase
@@ -18,7 +19,7 @@ from txpool.errors import LogError
 from txpool.log.base import Heuristic
 from txpool.resources.base import Branch, BranchOutcome, BranchRecord
 from txpool.tm.commit.progress import PhaseTwoProgress
-from txpool.xid import Xid
+from txpool.xid import Xid, make_gtrid, make_xid
 
 
 class SharingDatabase(ModelDatabase):
@@ -184,3 +185,55 @@ def test_answers_that_are_there_as_their_time_ends_count() -> None:
     for branch in branches:
         branch.start_commit()
     assert [branch.await_commit() for branch in branches] == [BranchOutcome.COMMITTED] * len(branches)
+
+
+def _many_branches(database: SharingDatabase, ends: BranchEnds, count: int) -> list[AskedBranch]:
+    xids = [make_xid(make_gtrid("n", "abcdefghijkl", number), 0, "a") for number in range(count)]
+    database.prepared |= dict.fromkeys(xids, 0.0)
+    return [ends.branch("a", database.record(xid)) for xid in xids]
+
+
+def test_many_branches_are_sent_while_others_are_started() -> None:
+    _, a, _ = sharing_world("decided")
+    ends = BranchEnds({"a": a}, AskedInTurn(), PhaseTwoProgress("it"))
+    branches = _many_branches(a, ends, 1000)
+    for branch in branches[:600]:
+        branch.start_commit()
+    assert 0 < len(a.ended) < 600
+    for branch in branches[600:]:
+        branch.start_rollback()
+    outcomes = [branch.await_commit() for branch in branches[:600]]
+    assert outcomes == [BranchOutcome.COMMITTED] * 600
+    assert [branch.await_rollback() for branch in branches[600:]] == [BranchOutcome.ROLLED_BACK] * 400
+
+
+class SilentAsking:
+    """A worker that answers nothing any more: what waits for it says so each time."""
+
+    def __init__(self) -> None:
+        self.waited = 0
+
+    def start(self, _name: str, _act: Callable[[], object]) -> Callable[[], object]:
+        def wait() -> object:
+            self.waited += 1
+            raise NoAnswer("no answer in time")
+
+        return wait
+
+    def tidy(self, _name: str, _act: Callable[[], object]) -> None:
+        """Nothing."""
+
+
+def test_a_worker_that_hangs_while_many_are_sent_is_waited_for_before_an_answer() -> None:
+    """Else it would not count as stuck, and each answer would be waited for as long again."""
+    _, a, _ = sharing_world("decided")
+    asking = SilentAsking()
+    ends = BranchEnds({"a": a}, asking, PhaseTwoProgress("it"))  # type: ignore[arg-type]
+    branches = _many_branches(a, ends, 300)
+    for branch in branches:
+        branch.start_commit()
+    assert asking.waited == 0
+    assert branches[0].await_commit() is BranchOutcome.UNKNOWN
+    assert asking.waited == 3  # two sends, and one answer
+    assert {branch.await_commit() for branch in branches[1:]} == {BranchOutcome.UNKNOWN}
+    assert {branch.why_unknown for branch in branches} == {"NoAnswer: no answer in time"}

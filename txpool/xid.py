@@ -26,6 +26,7 @@ _BQUAL = re.compile(
     rf"([0-9]{{1,4}}):({_NAME}{{1,16}}):(L|M\.{_NAME}{{1,16}}(?::[a-z0-9]{{12}})?)"
     r"(?::([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+))?"
 )
+_JOINED = re.compile(f"(?P<gtrid>{_GTRID.pattern}):(?P<bqual>{_BQUAL.pattern})")
 _IDENTITY = re.compile(r"[a-z0-9]{12}")
 _RESERVED = re.compile(r"txp[0-9]+:")
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -172,12 +173,11 @@ def split_pointer(pointer: str) -> tuple[str, str]:
 
 def parse(joined: str) -> Xid | None:
     """The branch with this joined name; None if it is not exactly a name of ours."""
-    parts = joined.split(":", 4)
-    if len(parts) != 5:
+    match = _JOINED.fullmatch(joined)
+    if match is None:
         return None
-    xid = Xid(":".join(parts[:4]), parts[4])
-    ours = _GTRID.fullmatch(xid.gtrid) and _BQUAL.fullmatch(xid.bqual)
-    return xid if ours and len(xid.gtrid) <= MAX_PART and len(xid.bqual) <= MAX_PART else None
+    gtrid, bqual = match.group("gtrid", "bqual")
+    return _new(Xid, (gtrid, bqual)) if len(gtrid) <= MAX_PART and len(bqual) <= MAX_PART else None
 
 
 def is_reserved(xid: object) -> bool:
@@ -191,6 +191,7 @@ def text_of(xid: object) -> str:
     return str.__str__(xid) if isinstance(xid, str) else str(xid)
 
 
+@lru_cache(maxsize=1024)  # a listing has the branches of a transaction near each other
 def split_gtrid(gtrid: str) -> Gtrid:
     """The parts of one of our gtrids; ValueError for any other text."""
     match = _GTRID.fullmatch(gtrid)

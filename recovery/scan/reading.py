@@ -49,7 +49,9 @@ def take_snapshot(
     notes = log.locations()
     owners = BranchOwners(notes, log.incarnations_noting(), datasources.logins)
     incarnations = log.incarnations()
-    ours = [branch for listing in listings.values() for branch in listing.branches if owners.is_ours(branch)]
+    ours, others = list[ListedBranch](), list[ListedBranch]()
+    for branch in (branch for listing in listings.values() for branch in listing.branches):
+        (ours if owners.is_ours(branch) else others).append(branch)
     if log.every_node:
         # A log that was restored or replaced does not know the nodes that have used the former one.
         datasources.add_nodes({branch.named.node for branch in ours})
@@ -97,9 +99,7 @@ def take_snapshot(
     def is_ours(branch: ListedBranch) -> bool:
         return branch.named.node not in datasources.nodes or owners.is_ours(branch)
 
-    foreign = {
-        branch.named.incarnation for listing in listings.values() for branch in listing.branches if not is_ours(branch)
-    }
+    foreign = {branch.named.incarnation for branch in others if branch.datasource in listings and not is_ours(branch)}
     without_identity = {name for name, listing in listings.items() if not listing.identity}
     return Snapshot(
         nodes=datasources.nodes,

@@ -78,7 +78,7 @@ def _scanned(
     with _opened(settings, log) as opened:
         filters = [each for manager in running_for(opened.node) for each in manager.filters]
         manager = RecoveryManager(settings, log=opened, datasources=datasources, backoff=backoff, filters=filters)
-        manager.last_scan.alarms.logged = False
+        manager.last_scan.alarms.watching = False
         with closing(manager):
             manager.scan()
             return manager.last_scan.overview

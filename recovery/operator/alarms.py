@@ -32,8 +32,8 @@ class Alarms:
         self._slots_share = settings.alarm_slots
         #: By gtrid: when it was first seen in doubt (monotonic seconds). Not every database tells an age.
         self.first_seen: dict[str, float] = {}
-        #: Whether they are logged. What makes one scan watches nothing.
-        self.logged = True
+        #: Whether they are logged, and slots asked for. What scans for other work watches nothing.
+        self.watching = True
         #: The alarms that are raised now: the most important kind first, and within a kind the oldest.
         self.standing: tuple[Alarm, ...] = ()
 
@@ -60,7 +60,7 @@ class Alarms:
             before = previous.pop((alarm.kind, alarm.subject), None)
             standing.append(alarm if before is None else replace(alarm, since=before.since))
             # The scan that has found a heuristic outcome has logged it.
-            if before is None and alarm.kind != AlarmKind.HEURISTIC.value and self.logged:
+            if before is None and alarm.kind != AlarmKind.HEURISTIC.value and self.watching:
                 logger.warning("alarm, %s", alarm)
         for ended in previous.values():
             logger.warning("the alarm is over, %s %s", ended.kind, ended.subject)

@@ -137,7 +137,7 @@ class LastScan:
         over = frozenset(report.forgotten).difference(each.gtrid for each in heuristics)
         found_in_doubt = in_doubt(replace(snapshot, heuristics=heuristics), datasources, saved, over=over)
         remaining = _still_in_doubt(found_in_doubt, report)
-        slots_by_name = slots(datasources, snapshot.listings)
+        slots_by_name = slots(datasources, snapshot.listings) if self.alarms.watching else {}
         self.alarms.update(remaining, snapshot, slots_by_name, report.left_alone)
         remaining = tuple(replace(each, age=self.alarms.age(each)) if each.unresolved else each for each in remaining)
         found = [_datasource_status(each, snapshot, remaining, slots_by_name) for each in configured]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -52,8 +53,8 @@ class BranchRecovery(Protocol):
     """Recovery's access to a datasource of mode xa. Thread-safe: every method opens a connection and closes it.
 
     It may also have `slots() -> PreparedSlots`, for alarms; `why_not(record) -> str`, the reason why the last commit or
-    rollback of a branch was UNKNOWN, a `LackOfRight` if it is one; and `phase_two() -> SharedPhaseTwo`, by which a pass
-    ends all of its branches, instead of by `commit` and `rollback`: see `optional`.
+    rollback of a branch was UNKNOWN, a `LackOfRight` if it is one; `phase_two() -> SharedPhaseTwo`, by which a pass
+    ends all of its branches, instead of by `commit` and `rollback`; and `connected()`: see `optional` and `connected`.
     """
 
     def identity(self) -> str:
@@ -75,10 +76,18 @@ class BranchRecovery(Protocol):
         """Roll a prepared branch back. Of one that is gone: how it ended by its evidence, else ABSENT or LOST."""
 
 
-def optional(access: BranchRecovery, part: Literal["slots", "why_not", "phase_two"]) -> Callable[..., Any] | None:
+def optional(
+    access: BranchRecovery, part: Literal["slots", "why_not", "phase_two", "connected"]
+) -> Callable[..., Any] | None:
     """A method that it need not have; None if it has none."""
     found: Callable[..., Any] | None = getattr(access, part, None)
     return found
+
+
+def connected(access: BranchRecovery) -> AbstractContextManager[BranchRecovery]:
+    """The access over one connection for several questions of one thread, if it has such: to connect takes longest."""
+    found = optional(access, "connected")
+    return nullcontext(access) if found is None else found()
 
 
 class NothingPrepared:

@@ -27,6 +27,7 @@ from txpool.resources.recovery_access import (
     StagingArea,
     StagingTable,
     XidsTable,
+    connected,
 )
 from txpool.xid import Gtrid, Xid, split_gtrid, tag_of
 
@@ -231,9 +232,9 @@ class RecoveryDatasources:
         return self.asking.start(name, partial(self._ask, name))()
 
     def _ask(self, name: str) -> Listing:
-        manager = self.managers[name]
-        identity = manager.identity()
-        prepared = manager.recover()
+        with connected(self.managers[name]) as manager:
+            identity = manager.identity()
+            prepared = manager.recover()
         here = (_listed_branch(branch, name, identity) for branch in prepared if not branch.elsewhere)
         elsewhere = (_listed_branch(branch, name, branch.elsewhere) for branch in prepared if branch.elsewhere)
         return Listing(identity, tuple(here), tuple(elsewhere))

@@ -69,6 +69,11 @@ def test_many_branches_need_no_more_connections_than_a_few(site: Site, connects:
     assert site.counts() == {"one": 13 * decided, "two": 13 * decided, "ledger": 0}
 
 
+def test_a_listing_and_its_identity_share_a_connection(site: Site, connects: list[str]) -> None:
+    site.manager().scan()
+    assert [connects.count(name) for name in BOTH] == [3, 3]  # what is prepared, what is staged, slots
+
+
 def test_a_connection_that_is_lost_amid_a_pass_changes_no_outcome(site: Site) -> None:
     left_behind(site, 6)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from txpool.datasource import Source
 from txpool.errors import ConfigurationError, described
 from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.recovery_access import connected
 from txpool.spark.commit.attempts import Attempt, attempts_of
 from txpool.xid import tag_of
 
@@ -37,10 +38,11 @@ def list_attempts(datasources: Iterable[Source], *, gtrid: str, write: int) -> P
     for datasource in datasources:
         tag = tag_of(datasource.name)
         try:
-            manager = datasource.branch_recovery(recovery=False)
-            identity = identities[datasource.name] = manager.identity()
+            with connected(datasource.branch_recovery(recovery=False)) as manager:
+                identity = identities[datasource.name] = manager.identity()
+                prepared = manager.recover()
             # Anybody can prepare under such a name. To adopt a branch that is not ours would be to lose the rows.
-            ours = [branch for branch in manager.recover() if branch.prepared_by(()) and not branch.elsewhere]
+            ours = [branch for branch in prepared if branch.prepared_by(()) and not branch.elsewhere]
         except Exception as error:
             unreached[datasource.name] = error
             continue

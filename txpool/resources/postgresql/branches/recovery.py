@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from copy import copy
 from typing import Any
 
 from txpool.resources.branches.recovery import EndsBranches
@@ -45,13 +46,15 @@ PREPARED = qualified(
 
 class PostgreSQLBranchRecovery(EndsBranches):
     """Recovery's access to prepared transactions. Thread-safe: every method opens a connection and closes it, but for
-    `phase_two`, whose branches share a few.
+    `phase_two`, whose branches share a few, and within `connected`.
 
     `user` is the login role of the datasource's own sessions, if these connections log in as another; empty if it
     is not known. `owners` are the roles of prepared.owners, whose branches are ours as well.
     """
 
     command = PostgreSQLPhaseTwo
+    #: Within `connected`.
+    _raw: Any = None
 
     def __init__(
         self, datasource: str, driver: Driver, *, user: str | None = None, owners: Collection[str] = ()
@@ -61,12 +64,27 @@ class PostgreSQLBranchRecovery(EndsBranches):
         self._user = user
         self._owners = owners
 
+    @contextmanager
+    def connected(self) -> Iterator[PostgreSQLBranchRecovery]:
+        """The same over one connection, for one thread."""
+        access = copy(self)
+        with closing(self._driver.connect()) as access._raw:
+            yield access
+
+    @contextmanager
+    def _connection(self) -> Iterator[Any]:
+        if self._raw is not None:
+            yield self._raw
+        else:
+            with closing(self._driver.connect()) as raw:
+                yield raw
+
     def identity(self) -> str:
-        with closing(self._driver.connect()) as raw:
+        with self._connection() as raw:
             return str(raw.identity)
 
     def logins(self) -> frozenset[str]:
-        with closing(self._driver.connect()) as raw:
+        with self._connection() as raw:
             if self._user is None:
                 return frozenset({raw.role})
             (role,) = raw.execute(_ROLE, [self._user]).fetchone()
@@ -74,7 +92,7 @@ class PostgreSQLBranchRecovery(EndsBranches):
 
     def recover(self) -> list[PreparedBranch]:
         """The prepared branches of the whole cluster, as pg_prepared_xacts shows them to every role."""
-        with closing(self._driver.connect()) as raw:
+        with self._connection() as raw:
             system = raw.identity.partition("/")[0]
             rows = raw.execute(PREPARED).fetchall()
             encoding, timeline = raw.info.encoding, raw.timeline
@@ -83,7 +101,7 @@ class PostgreSQLBranchRecovery(EndsBranches):
 
     def slots(self) -> PreparedSlots:
         """The prepared slots of the whole cluster."""
-        with closing(self._driver.connect()) as raw:
+        with self._connection() as raw:
             return PreparedSlots(*raw.execute(SLOTS).fetchone())
 
 

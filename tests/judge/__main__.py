@@ -23,7 +23,8 @@ def verdict(history: Path, lists: Path, level: Level) -> list[str]:
         found = attempts(lines)
     databases = json.loads(lists.read_text())
     held = {Key(database, key): values for database, keys in databases.items() for key, values in keys.items()}
-    wrong = [*torn(found, held)]
+    wrong = [] if found else ["the history has no transaction"]
+    wrong += torn(found, held)
     for database in databases:
         wrong += [f"{database}: {each}" for each in anomalies(found, held, database, level)]
     return wrong

@@ -7,8 +7,10 @@ phenomena; the way of inferring them is Kingsbury's and Alvaro's, Elle, VLDB 202
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from tests.judge.history import Attempt, Key, Read
@@ -50,7 +52,7 @@ def anomalies(
                 yield from _seen(attempt, read, states.get(read.key, ()), committed)
                 if attempt.name in committed or not attempt.appends:
                     _place(graph, attempt, read, states.get(read.key, ()))
-    yield from _cycles(graph, level)
+    yield from _cycles(graph, level, attempts)
 
 
 def _seen(attempt: Attempt, read: Read, state: tuple[str, ...], committed: set[str]) -> Iterator[str]:
@@ -88,26 +90,47 @@ _FLOW = _WRITES | {Dependency.WRITE_READ}
 _ALL = _FLOW | {Dependency.READ_WRITE}
 
 
-def _cycles(graph: Graph, level: Level) -> Iterator[str]:
-    """One sentence for each kind of cycle that the level forbids, with one such cycle."""
+def _cycles(graph: Graph, level: Level, begun: Iterable[str]) -> Iterator[str]:
+    """One sentence for each kind of cycle that the level forbids, with one such cycle.
+
+    `begun` has the transactions in the order in which they began.
+    """
     for name, kinds in (("G0", _WRITES), ("G1c", _FLOW)):
         found = _cycle(graph, kinds)
         if found:
             yield f"{name}: {' -> '.join(found)}"
             return
     if level >= Level.SNAPSHOT:
-        yield from _single(graph)
+        yield from _single(graph, _places(graph, begun))
     if level >= Level.SERIALIZABLE:
         found = _cycle(graph, _ALL)
         if found:
             yield f"G2: {' -> '.join(found)}"
 
 
-def _single(graph: Graph) -> Iterator[str]:
-    """G-single: a cycle with one read that was overtaken, and else only what flowed."""
+def _places(graph: Graph, begun: Iterable[str]) -> dict[str, int]:
+    """The place of each transaction in an order in which all flows forward, and that is else near to `begun`."""
+    number = {name: place for place, name in enumerate(begun)}
+    before = Counter(other for node in graph for other in _behind(graph, node, _FLOW))
+    free = [(number.get(node, -1), node) for node in graph if not before[node]]
+    heapify(free)
+    places: dict[str, int] = {}
+    while free:
+        node = heappop(free)[1]
+        places[node] = len(places)
+        for other in _behind(graph, node, _FLOW):
+            before[other] -= 1
+            if not before[other]:
+                heappush(free, (number.get(other, -1), other))
+    return places
+
+
+def _single(graph: Graph, places: Mapping[str, int]) -> Iterator[str]:
+    """G-single: a cycle with one read that was overtaken, and else only what flowed, which does so forward."""
     for first, others in graph.items():
         for then, why in others.items():
-            way = _way(graph, then, first, _FLOW) if Dependency.READ_WRITE in why else None
+            overtaken = Dependency.READ_WRITE in why and places.get(then, 0) < places[first]
+            way = _way(graph, then, first, places) if overtaken else None
             if way:
                 yield f"G-single: {' -> '.join([first, *way])}"
                 return
@@ -132,15 +155,15 @@ def _cycle(graph: Graph, kinds: frozenset[Dependency]) -> list[str] | None:
     return None
 
 
-def _way(graph: Graph, start: str, end: str, kinds: frozenset[Dependency]) -> list[str] | None:
-    """A shortest way from one to another by dependencies of these kinds, both ends in it."""
+def _way(graph: Graph, start: str, end: str, places: Mapping[str, int]) -> list[str] | None:
+    """A shortest way from one to another by what flows, both ends in it."""
     before: dict[str, str] = {start: start}
     turn = [start]
     while turn:
         following = []
         for node in turn:
-            for other in _behind(graph, node, kinds):
-                if other not in before:
+            for other in _behind(graph, node, _FLOW):
+                if other not in before and places[other] <= places[end]:
                     before[other] = node
                     following.append(other)
         if end in before:

@@ -59,7 +59,10 @@ def attempts(lines: Iterable[str]) -> dict[str, Attempt]:
     for line in lines:
         if not line.endswith("\n"):
             continue  # its writer was killed
-        _add(found, json.loads(line))
+        try:
+            _add(found, json.loads(line))
+        except (TypeError, ValueError) as error:
+            raise Malformed(f"no line of a history, or not in its place: {line!r}") from error
     return found
 
 
@@ -67,11 +70,11 @@ def _add(found: dict[str, Attempt], line: dict[str, Any]) -> None:
     match line:
         case {"begins": str(name), "appends": [*keys]} if name not in found:
             found[name] = Attempt(name, frozenset(Key(*each) for each in keys))
-        case {"ends": str(name), "told": str(told), "reads": [*reads]} if _open(found, name):
+        case {"ends": str(name), "told": str(told), "reads": [*reads]} if _open(found, name) and told != "nothing":
             found[name].told = Told(told)
             found[name].reads += [Read(Key(database, key), tuple(values)) for database, key, values in reads]
         case _:
-            raise Malformed(f"no line of a history, or not in its place: {line}")
+            raise ValueError(line)
 
 
 def _open(found: dict[str, Attempt], name: str) -> bool:

@@ -6,13 +6,16 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from tests.judge import consistency
+from tests.judge.__main__ import verdict
 from tests.judge.atomicity import torn
 from tests.judge.consistency import Level, anomalies
 from tests.judge.history import Attempt, Key, Malformed, Read, Told, attempts, begins, ends
@@ -144,6 +147,12 @@ def test_a_line_that_its_writer_left_half_is_told_nothing() -> None:
         [begins("1", [A]), begins("1", [A])],
         [ends("1", "committed", [])],
         [begins("1", [A]), ends("1", "committed", []), ends("1", "committed", [])],
+        [begins("1", [A]), ends("1", "nothing", []), ends("1", "committed", [])],
+        [begins("1", [A]), ends("1", "gone", [])],
+        ['{"begins": "1", "appends": [["alpha"]]}\n'],
+        ['{"begins": "1", "app{"begins": "2", "appends": []}\n'],
+        ["\n"],
+        ["[]\n"],
     ],
 )
 def test_a_line_in_the_wrong_place_is_refused(lines: list[str]) -> None:
@@ -164,6 +173,33 @@ def test_as_a_command(tmp_path: Path) -> None:
     half = _run(tmp_path, {"alpha": {"a": ["1"]}, "beta": {"a": []}})
     assert half.returncode == 1
     assert half.stdout.startswith("1 is torn: in [")
+
+
+def test_an_empty_history_is_no_proof(tmp_path: Path) -> None:
+    (tmp_path / "history").write_text("")
+    (tmp_path / "lists").write_text("{}")
+    assert verdict(tmp_path / "history", tmp_path / "lists", Level.SERIALIZABLE) == ["the history has no transaction"]
+
+
+@pytest.mark.parametrize("count", [100, 1000])
+def test_a_long_history_takes_no_more_for_each_transaction(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+    behind = consistency._behind
+
+    def counting(*arguments: Any) -> Iterator[str]:
+        nonlocal looked
+        looked += 1
+        return behind(*arguments)
+
+    monkeypatch.setattr(consistency, "_behind", counting)
+    lists: Lists = {A: [], B: []}
+    tried = []
+    for number in range(count):
+        mine, other = (A, B) if number % 2 else (B, A)
+        tried.append(attempt(str(number), mine, reads=(Read(other, tuple(lists[other])),)))
+        lists[mine].append(str(number))
+    assert found(tried, lists) == []
+    assert looked < 20 * count
 
 
 def test_it_imports_nothing_of_what_it_judges() -> None:

@@ -22,6 +22,7 @@ from tests.support.repository import ROOT
 from txpool import DataSource
 from txpool.log import open_log
 from txpool.resources.base import BranchRecord
+from txpool.resources.postgresql.session.identity import TIMELINE
 from txpool.tm.transaction import Transaction
 from txpool.xid import make_gtrid, make_xid
 
@@ -56,8 +57,7 @@ def prepare(dsns: Iterable[str], names: Callable[[int, int], str], numbers: Sequ
 def timeline(dsn: str) -> str:
     """The server's, which a branch's evidence has."""
     with psycopg.connect(dsn) as connection:
-        query = "select timeline_id::text from pg_control_checkpoint()"
-        return str((connection.execute(query).fetchone() or ("",))[0])
+        return str((connection.execute(f"select {TIMELINE}").fetchone() or ("",))[0])
 
 
 def prepared_records(

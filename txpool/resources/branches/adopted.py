@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from txpool.errors import described
 from txpool.resources.base import BranchOutcome, BranchRecord
-from txpool.resources.branches.phase_two import COMMIT, ROLLBACK, PhaseTwoCommand, PhaseTwoVerb
+from txpool.resources.branches.phase_two import COMMIT, ROLLBACK, PhaseTwoCommand, PhaseTwoVerb, ReleaseWait
 from txpool.resources.deadlines import NO_DEADLINES, Deadlines
 from txpool.resources.driver.driver import Driver
 from txpool.xid import Xid
@@ -59,6 +59,7 @@ class PhaseTwoConnections:
         self._deadlines = deadlines
         self._level = level
         self._failures = {} if failures is None else failures
+        self._release = ReleaseWait()
         self._most: int = getattr(driver, "phase_two_connections", 1)
         #: The reason why no connection is opened any more; empty if there is none.
         self._unreached = ""
@@ -158,6 +159,7 @@ class PhaseTwoConnections:
                 answer_lost=earlier is not None and earlier.answer_lost,
                 level=self._level,
             )
+            command.release = self._release
             connection.end = end
             queue.popleft()
             command.start(connection.raw)

@@ -67,6 +67,23 @@ DONE: Final = PhaseTwoReply(ReplyKind.DONE)
 _GONE, _BY_ITSELF, _UNKNOWN = ReplyKind.GONE, ReplyKind.BY_ITSELF, BranchOutcome.UNKNOWN
 
 
+class ReleaseWait:
+    """How long sessions that were just closed have to let go of their branches: a time in all, from the first one on.
+
+    The sessions of a host that is gone hold theirs for as long as the server takes them for connected.
+    """
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until: float | None = None
+
+    def until(self) -> float:
+        if self._until is None:
+            self._until = monotonic() + _RELEASE_WAIT
+        return self._until
+
+
 class PhaseTwoCommand(ABC):
     """The command that ends one prepared branch, split-phase; tried again once on a fresh connection.
 
@@ -101,6 +118,8 @@ class PhaseTwoCommand(ABC):
         self._answer_lost = self._lost_before = answer_lost
         self._was_prepared = was_prepared
         self._level = level
+        #: Those that are ended together share one.
+        self.release = ReleaseWait()
         #: When to stop waiting for an answer: see `_set_deadline`.
         self._until: float | None = None
         #: The connection over which it was sent; None if that is lost, or nothing was sent yet.
@@ -204,16 +223,18 @@ class PhaseTwoCommand(ABC):
 
     def _outcome_of_gone(self, raw: RawConnection, reply: PhaseTwoReply) -> BranchOutcome | None:
         """What became of a branch that this session does not know: see docs/explanation/a-branch-that-is-gone.md."""
-        until = monotonic() + _RELEASE_WAIT
+        until = self.release.until()
         while self._is_listed(raw):  # it is there, and the session that has prepared it is still connected
-            if monotonic() > min(until, self._until or until):
-                self._log(self._level, f"left to recovery: {self.held_by} ({reply.why})")
-                return _UNKNOWN
-            loops.sleep(_RELEASE_INTERVAL)
+            over = monotonic() > min(until, self._until or until)
+            if not over:
+                loops.sleep(_RELEASE_INTERVAL)
             self._send_over(raw)
             reply = self._reply(raw)
             if reply.kind is not _GONE:
                 return self._meaning(raw, reply)
+            if over:
+                self._log(self._level, f"left to recovery: {self.held_by} ({reply.why})")
+                return _UNKNOWN
         return self._outcome_by_evidence(raw)
 
     def _outcome_by_evidence(self, raw: RawConnection) -> BranchOutcome:  # noqa: PLR0911 - one for each case

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.support.mysql import MySQLServer
 from tests.support.mysql_proxy import Fault
 from tests.support.waiting import until
 from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.branches import phase_two
 from txpool.resources.mysql.branches import xa
 
 ENDS = [("commit", BranchOutcome.COMMITTED, [1]), ("rollback", BranchOutcome.ROLLED_BACK, [])]
@@ -110,6 +112,30 @@ def test_while_its_session_is_connected_nobody_else_can_end_it(world: BranchData
     assert world.recovery.commit(branch.record) is BranchOutcome.COMMITTED
     assert world.recovery.why_not(branch.record) == ""
     assert world.rows() == [1]
+
+
+def test_many_that_their_sessions_hold_are_waited_for_together(
+    world: BranchDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if world.server.lets_go:
+        pytest.skip("this server's sessions let go of a branch at PREPARE")
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        time.sleep(seconds)
+
+    monkeypatch.setattr(phase_two.loops, "sleep", sleep)
+    records = [world.prepared_branch(f"insert into work values ({n}, 1)").record for n in range(6)]
+    ends = world.recovery.phase_two()
+    branches = [ends.branch(record) for record in records]
+    for branch in branches:
+        branch.start_commit()
+    assert [branch.await_commit() for branch in branches] == [BranchOutcome.UNKNOWN] * 6
+    assert sum(slept) < 1.1
+    for raw in world.raws:
+        raw.break_off()
+    assert [world.recovery.commit(record) for record in records] == [BranchOutcome.COMMITTED] * 6
 
 
 @pytest.mark.parametrize("before", ["", "set @mine = 1; "], ids=["known", "noted"])

@@ -6,6 +6,7 @@ before and after what it does. Each process of its own is spawned: deltalake doe
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -69,7 +70,9 @@ class Life:
         self.commits = commits
         self.told = "begun"
         for name in NAMES:
-            DeltaTable.create(str(root / name), SCHEMA, partition_by=["part"] if "parts" in name else None)
+            configuration = {"delta.checkpointInterval": "1"}
+            parts = ["part"] if "parts" in name else None
+            DeltaTable.create(str(root / name), SCHEMA, partition_by=parts, configuration=configuration)
         self.resource = DeltaResource(Place("tables", str(root)), "")
         self.identity = self.resource.identity()
         self.resource.generation()
@@ -114,6 +117,9 @@ def problems(life: Life, image: Path, told: str, where: str) -> Iterator[str]:
             yield f"{where}: rows are lost"
     for each in StagedInPlace(after.place).tables():
         sweep(after.place, each.name)
+    hints = [image / name / "_delta_log" / "_last_checkpoint" for name in NAMES]
+    if any(each.exists() and json.loads(each.read_text())["version"] != 1 for each in hints):
+        yield f"{where}: a hint at another checkpoint"
     if shown(image) != (WHOLE if decided else nothing):
         yield f"{where}: after recovery there is {shown(image)}"
     if os.listdir(image / ".txpool" / "staged") or os.listdir(image / ".txpool" / "prepared"):
@@ -163,6 +169,7 @@ def test_after_any_crash_it_is_whole_and_ends_as_decided(commits: bool, memory: 
         Edit("txpool.resources.delta.table:commit", "sync_file(_ENTRY, staging)", "pass"),
         Edit("txpool.resources.delta.table:sync_log", "os.fsync(log)", "pass"),
         Edit("txpool.resources.delta.branch:DeltaResource._link", "os.fsync(target)", "pass"),
+        Edit("txpool.resources.delta.checkpoint:checkpoint", "sync_file(name, copy, give=True)", "pass"),
     ],
     ids=str,
 )

@@ -29,8 +29,8 @@ MUTATIONS = (
             ),
             Edit(
                 "txpool.resources.delta.branch:DeltaResource._append",
-                "commit(table.version() + 1, append, manifest.xid, staging, log)",
-                "commit(table.version() + 1, append, manifest.xid, staging, log); return ''",
+                "commit(version, append, manifest.xid, staging, log)",
+                "commit(version, append, manifest.xid, staging, log); return ''",
             ),
         ),
     ),

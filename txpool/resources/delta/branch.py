@@ -12,6 +12,7 @@ from typing import Any
 from txpool import failpoints
 from txpool.errors import DataError, NotSupportedError, OperationalError, described
 from txpool.resources.base import BranchOutcome
+from txpool.resources.delta.checkpoint import checkpoint, is_due
 from txpool.resources.delta.table import (
     LOG,
     SOURCE,
@@ -50,7 +51,8 @@ class DeltaResource(PlaceResource):
                 os.fsync(hidden.prepared)  # whoever has ended it: it may have been killed before this
                 return None
             appends = [decode_append(each) for each in manifest.appends]
-            lost = {each.table: why for each in appends if (why := self._append(hidden, manifest, each))}
+            due: dict[str, int] = {}
+            lost = {each.table: why for each in appends if (why := self._append(hidden, manifest, each, due))}
             for each in appends:
                 if each.table in lost and not self.shows(each.table, xid):
                     self._unlink(hidden, manifest, each)
@@ -58,9 +60,11 @@ class DeltaResource(PlaceResource):
                 failpoints.hit("delta.published")
             if lost:
                 keep(hidden, xid, manifest.staging)
-            else:
-                remove_staged(hidden, manifest)
             forget(hidden, xid)
+            if not lost:
+                for table, version in due.items():
+                    self._checkpoint(hidden, manifest, table, version)
+                remove_staged(hidden, manifest)
             for table, why in lost.items():
                 logger.error(
                     "%s.%s: %s is decided, and its rows are not in the table: %s. They are in the files of "
@@ -69,8 +73,11 @@ class DeltaResource(PlaceResource):
                 )
             return BranchOutcome.LOST if lost else BranchOutcome.COMMITTED
 
-    def _append(self, hidden: Hidden, manifest: Manifest, append: Append) -> str:
-        """Append the rows to one table, unless that was done; it is durable then. Why the table cannot take them."""
+    def _append(self, hidden: Hidden, manifest: Manifest, append: Append, due: dict[str, int]) -> str:
+        """Append the rows to one table, unless that was done; it is durable then. Why the table cannot take them.
+
+        If the table asks for a checkpoint then, its version is put into `due`.
+        """
         where, name = f"{self.name}.{append.table}", append.table.split("/")
         for _ in range(_TRIES):
             try:
@@ -94,13 +101,28 @@ class DeltaResource(PlaceResource):
                 failpoints.hit("delta.linked")
             with descended([*name, LOG], hidden.root) as log, opened(manifest.staging, hidden.staged) as staging:
                 sync_log(log)  # first: an entry without those before it could not be read
-                made = commit(table.version() + 1, append, manifest.xid, staging, log)
+                version = table.version() + 1
+                made = commit(version, append, manifest.xid, staging, log)
                 if failpoints.armed:
                     failpoints.hit("delta.appended")
                 if made:
-                    sync_log(log, table.version() + 1)
+                    sync_log(log, version)
+                    if is_due(version, state):
+                        due[append.table] = version
                     return self._again_there(hidden, manifest, append)
         raise OperationalError(f"{where} was changed by others whenever {manifest.xid} was to be appended")
+
+    def _checkpoint(self, hidden: Hidden, manifest: Manifest, name: str, version: int) -> None:
+        """Make a table's checkpoint, after all else is done; or let a later commit make the next one."""
+        where, staged = f"{self.name}.{name}", self.place.path / HIDDEN / "staged" / manifest.staging
+        try:
+            with (
+                opened(manifest.staging, hidden.staged) as staging,
+                descended([*name.split("/"), LOG], hidden.root) as log,
+            ):
+                checkpoint(version, self.place.path / name, log, staged, staging, where=where)
+        except Exception:
+            logger.warning("%s: there is no checkpoint of version %d", where, version, exc_info=True)
 
     def _again_there(self, hidden: Hidden, manifest: Manifest, append: Append) -> str:
         """Give back what the table's log names, and somebody had removed before it did. Why that cannot be."""

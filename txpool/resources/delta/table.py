@@ -253,12 +253,17 @@ def _lines(actions: Iterable[dict[str, Any]]) -> str:
 
 def sync_log(log: int, version: int = 0) -> None:
     """Make a table's open log durable, from a version and its last checkpoint on: also what others have written."""
-    names = sorted(os.listdir(log))
-    last = max((found[1] for name in names if (found := _CHECKPOINT.match(name))), default="")
-    for name in names:
-        if name[:20].isdecimal() and name[:20] >= max(last, f"{version:020}"):
+    for name in entries(log):
+        if name[:20] >= f"{version:020}":
             sync_file(name, log)
     os.fsync(log)
+
+
+def entries(log: int) -> list[str]:
+    """The names of what readers of a table's open log need: its last checkpoint, and what came later."""
+    names = sorted(os.listdir(log))
+    last = max((found[1] for name in names if (found := _CHECKPOINT.match(name))), default="")
+    return [name for name in names if name[:20].isdecimal() and name[:20] >= last]
 
 
 def write_rows(

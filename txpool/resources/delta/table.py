@@ -45,6 +45,8 @@ LOG: Final = "_delta_log"
 #: The entry of a log, before it has its name; and what no log has of a file: the folder that it is staged in.
 _ENTRY: Final = "entry"
 SOURCE: Final = "source"
+#: What deltalake reads as another character in a folder's name.
+_CHANGED: Final = re.compile(r"%[0-9A-Fa-f]{2}|\\")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\..*")
 
 
@@ -194,7 +196,9 @@ def decode_append(encoded: Any) -> Append:
 
 
 def load(path: Path, where: str) -> tuple[Any, TableState]:
-    """deltalake's table, and its state. NoTable; OperationalError if its log cannot be read; OSError."""
+    """deltalake's table, and its state. NoTable; NotSupportedError; OperationalError for no readable log; OSError."""
+    if _CHANGED.search(str(path)):
+        raise NotSupportedError(f"{where}: {path} has a % or a \\ in it, and deltalake takes it for another: rename it")
     try:
         os.stat(path / LOG)  # deltalake does not tell apart what is not there and what may not be read
     except (FileNotFoundError, NotADirectoryError) as error:

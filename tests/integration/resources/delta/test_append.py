@@ -77,6 +77,16 @@ def test_texts_that_are_hard_to_write_into_a_path_are_partitions(tables: Tables)
     assert tables.unnamed() == set()
 
 
+def test_a_folder_that_deltalake_takes_for_another_one(tables: Tables) -> None:
+    tables.create("p q")
+    (tables.place / "p%20q" / "_delta_log").mkdir(parents=True)
+    with txpool.transaction(), pytest.raises(txpool.NotSupportedError, match="takes it for another"):
+        tables.append(1, to="p%20q")
+    with txpool.transaction():
+        tables.append(1, to="p q")
+    assert tables.committed("p q") == [1]
+
+
 def test_work_that_comes_to_nothing_ends(tables: Tables) -> None:
     """As a write that was refused and caught, or a Spark job without rows: its manifest appends nothing."""
     DeltaTable.create(str(tables.place / "strict"), pa.schema([pa.field("n", pa.int64(), nullable=False)]))

@@ -302,6 +302,8 @@ class Properties(Mapping[str, str]):
     def directory(self, key: str) -> Path | None:
         """One path, from the folder of the file that names it."""
         value = self._value(key)
+        if value and "://" in value:
+            raise self.error(key, "is a url, and has to be a path in a file system of this machine: write /srv/tables")
         return Path(os.path.abspath(self._entries[key].folder / value)) if value else None
 
     def location(self, key: str) -> str | None:

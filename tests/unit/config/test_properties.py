@@ -331,3 +331,15 @@ def test_a_file_of_a_secret_that_others_can_read(tmp_path: Path, key: str, mode:
     assert [warning.category for warning in caught] == [SecurityWarning] * warned
     for warning in caught:
         assert str(warning.message).endswith(f"comes from {secret}, which others can read: chmod go-rwx {secret}")
+
+
+@pytest.mark.parametrize("value", ["file:///srv/tables", "hdfs://name/tables", "s3://bucket/tables"])
+def test_a_url_is_no_path(value: str) -> None:
+    values = Properties.parse(f"folder = {value}", path="conf/x.properties")
+    with pytest.raises(ConfigurationError, match=r"conf/x.properties:1: folder = .* is a url, .*write /srv/tables"):
+        values.directory("folder")
+    if value.startswith("s3:"):
+        assert values.location("folder") == value
+    else:
+        with pytest.raises(ConfigurationError, match="is a url"):
+            values.location("folder")

@@ -45,6 +45,8 @@ def arrow_of(frame: Any, schema: pa.Schema, where: str) -> pa.Table:
         raise DataError(
             f"{where}: the table has no column {', '.join(unknown)}, or the frame one twice, and nothing was written"
         )
+    if not names and getattr(frame, "shape", (0,))[0]:
+        raise DataError(f"{where}: the frame has rows and no columns, and nothing was written")
     # Without metadata: the ids of another table's columns would tell pyiceberg where values belong, in place of names.
     fields, columns = [], []
     for column, field in zip(table.columns, table.schema, strict=True):

@@ -91,6 +91,8 @@ def _series(values: list[Any], **options: Any) -> pd.DataFrame:
         (_series([DAY.time().replace(tzinfo=datetime.UTC)]), "time zone"),
         (_series([Decimal("NaN")]), "Iceberg lacks"),
         ([{"id": 1}], "no Arrow stream"),
+        (pd.DataFrame(index=range(3)), "no column"),
+        (pa.table({"id": [1, 2]}).select([]), "no column"),
     ],
 )
 def test_it_is_refused(frame: Any, reason: str) -> None:

@@ -242,6 +242,18 @@ def test_what_would_change_is_refused_before_a_task(
     require_nothing_else(lake, committed(databases, "every"))
 
 
+def test_rows_without_columns_are_not_lost(spark: Any, lake: Path) -> None:
+    write_table(spark.range(1), "wh.properties", "db.bare", create=True)
+    with pytest.raises(txpool.ProgrammingError, match="has no columns"):
+        write_table(spark.range(3).drop("id"), "wh.properties", "db.bare")
+
+
+def test_two_columns_of_one_name_make_no_table(spark: Any, lake: Path, databases: Any) -> None:
+    with pytest.raises(txpool.ProgrammingError, match="column id is there twice"):
+        write_table(spark.sql("select 1 id, 2 id"), "wh.properties", "db.orders", create=True)
+    assert not databases.rows("one", "select * from txpool_spark.iceberg_tables")
+
+
 @pytest.mark.parametrize("expression", ["parse_json('1')", "interval '1' year", "null", "array(interval '1' day)"])
 def test_a_type_that_iceberg_lacks_makes_no_table(expression: str, spark: Any, lake: Path, databases: Any) -> None:
     with pytest.raises(txpool.ProgrammingError, match="which Iceberg lacks"):

@@ -68,6 +68,10 @@ def _keeps(wanted: iceberg.IcebergType, given: T.DataType) -> bool:
 
 def new_schema(fields: Sequence[T.StructField]) -> pa.Schema:
     """The columns of a new table; each may be null, as Spark makes them. ProgrammingError for a type Iceberg lacks."""
+    names = [field.name for field in fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise mismatch(f"column {name}", "is there twice: leave one out, or rename it")
     return pa.schema([pa.field(field.name, _arrow(field.dataType, field.name)) for field in fields])
 
 

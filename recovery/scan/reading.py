@@ -41,7 +41,7 @@ def take_snapshot(
     Errors: LogError if the log cannot be read. A datasource that fails is listed in `unanswered`.
     """
     listings, unanswered = datasources.listings(log.locations(), log.deciders())
-    staging_tables = datasources.staging_tables()
+    staging_tables, unread_staging = datasources.staging_tables()
     branch_rows, unread_rows = datasources.branch_rows()
     if failpoints.armed:
         failpoints.hit("recovery.listed")
@@ -121,6 +121,7 @@ def take_snapshot(
         overdue_rollback=overdue_rollback,
         notes=program_notes,
         staging_tables=staging_tables,
+        unread_staging=unread_staging,
         branch_rows=branch_rows,
         unread_rows=unread_rows,
         unfenced={} if fences is None else fences.failed,

@@ -97,6 +97,8 @@ class Snapshot:
     unidentified: frozenset[str] = frozenset()
     #: Incarnations of this log under whose names somebody else has prepared.
     claimed_incarnations: frozenset[str] = frozenset()
+    #: The errors of datasources whose staging tables could not be read.
+    unread_staging: Mapping[str, str] = field(default_factory=dict)
 
     # -- branches -----------------------------------------------------------------------------------------------
 

@@ -272,10 +272,10 @@ class RecoveryDatasources:
             if name not in self._rows:
                 self._rows[name] = table.start_xids()
 
-    def staging_tables(self) -> dict[str, Sequence[StagingTable]]:
-        """The staging tables of every datasource that answers. The listings report the datasources that do not."""
+    def staging_tables(self) -> tuple[dict[str, Sequence[StagingTable]], dict[str, str]]:
+        """The staging tables, by datasource, and the errors of those that could not be read."""
         self._start_side_queries()
-        return collect(self._staged)[0]
+        return collect(self._staged)
 
     def branch_rows(self) -> tuple[dict[str, Sequence[Xid]], dict[str, str]]:
         """The branches that have rows, by datasource, and the errors of tables that could not be read."""

@@ -24,6 +24,9 @@ class StagingModule:
     name = "staging"
 
     def run(self, this_pass: RecoveryPass) -> None:
+        for name, why in this_pass.snapshot.unread_staging.items():
+            if name not in this_pass.snapshot.unanswered:  # else the listing has said so
+                this_pass.recorder.record_failure(f"{self.name} {name}", why)
         for datasource, tables in this_pass.snapshot.staging_tables.items():
             for table in tables:
                 if this_pass.snapshot.is_left_to_recovery(table.gtrid) and not _has_prepared_branch(

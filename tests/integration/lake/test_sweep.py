@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import txpool
+from recovery import RecoveryManager
 from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, Lake, rows
+from tests.integration.resources.files.conftest import write_beside_a_ledger
 from txpool.errors import Error, OperationalError, ProgrammingError
 from txpool.lake.journals.folder import Journals
 from txpool.lake.warehouse import LakeFiles, LakeStaging, Warehouse
@@ -84,6 +86,20 @@ def test_a_sweep_that_was_killed_is_gone_on_with(lake: Lake, monkeypatch: pytest
     for each in staging.tables():
         staging.drop(each)
     assert (lake.files(), lake.rows(), staging.tables()) == (before, 0, [])
+
+
+def test_recovery_reports_a_warehouse_that_is_away(tmp_path: Path) -> None:
+    write_beside_a_ledger(tmp_path, "wh")
+    text = "name = wh\ndriver = iceberg\ncatalog = ledger.properties\nwarehouse = wh\n"
+    (tmp_path / "wh.properties").write_text(text)
+    txpool.configure(tmp_path / "txpool.properties")
+    try:
+        manager = RecoveryManager(tmp_path / "recovery.properties")
+        assert "is no folder" in manager.scan().errors["staging wh"]
+        (tmp_path / "wh").mkdir()
+        assert manager.scan().errors == {}
+    finally:
+        txpool.configure()
 
 
 @IN_SQLITE

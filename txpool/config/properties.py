@@ -309,6 +309,8 @@ class Properties(Mapping[str, str]):
     def location(self, key: str) -> str | None:
         """As `directory`, or the url of a place in an object store."""
         value = self._value(key)
+        if value and not value.startswith("s3://") and "://" in value:
+            raise self.error(key, "is a url of another kind: write s3://bucket/prefix, or a path of this machine")
         return value if value and value.startswith("s3://") else value and str(self.directory(key))
 
     def file(self, key: str) -> Path | None:

@@ -284,6 +284,10 @@ def test_it_needs_a_log_and_a_transaction(site: RestSite) -> None:
         ("catalog.type = rest\ncatalog.uri = http://a:b@x\nwarehouse = wh\n", "has a password in it"),
         ("catalog.type = rest\ncatalog.uri = http://x\ncatalog = a\nwarehouse = wh\n", "leave one out"),
         ("catalog.uri = http://x\ncatalog = a\nwarehouse = wh\n", "no use"),
+        ("catalog = a\nwarehouse = s3:///wh\n", "no folder in it"),
+        ("catalog = a\nwarehouse = s3://bucket//wh\n", "no folder in it"),
+        ("catalog = a\nwarehouse = s3://bucket/../wh\n", "no folder in it"),
+        ("catalog = a\nwarehouse = s3a://bucket/wh\n", "write s3://bucket/prefix"),
         ("catalog.type = hive\ncatalog.uri = http://x\nwarehouse = wh\n", "catalog.type"),
     ],
 )

@@ -341,5 +341,5 @@ def test_a_url_is_no_path(value: str) -> None:
     if value.startswith("s3:"):
         assert values.location("folder") == value
     else:
-        with pytest.raises(ConfigurationError, match="is a url"):
+        with pytest.raises(ConfigurationError, match="is a url of another kind: write s3://bucket/prefix"):
             values.location("folder")

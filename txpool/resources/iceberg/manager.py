@@ -36,6 +36,7 @@ _STORE = {
     "s3.addressing-style": "addressing_style",
     "s3.verify": "verify",
 }
+_IN_A_BUCKET = re.compile(r"s3://[^/]+(/(?!\.{1,2}(/|$))[^/]+)*/?")
 _PASSWORD = re.compile(r"//[^/?#]*:[^/?#]*@")
 
 
@@ -72,8 +73,8 @@ class Iceberg(ResourceManager):
         elif settings.catalog_uri:
             raise error("catalog.uri", "has no use without catalog.type = rest")
         if IN_BUCKETS.match(settings.warehouse or ""):
-            if not re.match("s3://[^/]", settings.warehouse or ""):
-                raise error("warehouse", "names no bucket: write warehouse = s3://bucket/warehouse")
+            if not _IN_A_BUCKET.fullmatch(settings.warehouse or ""):
+                raise error("warehouse", "names no bucket, or no folder in it: write warehouse = s3://bucket/warehouse")
             if settings.catalog_type:
                 for name in settings.driver_options:
                     if name.startswith("s3.") and name not in _STORE:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import pytest
+import sqlalchemy
 
 import txpool
 import txpool.lake
@@ -10,8 +13,10 @@ from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, SCHEMA, La
 from txpool.check import Severity, check
 from txpool.errors import ConfigurationError, OperationalError, ProgrammingError, TransactionRolledBack
 from txpool.lake.check import findings
+from txpool.lake.tables import LakeCatalog
 from txpool.lake.warehouse import Warehouse
 from txpool.lake.work import _bound
+from txpool.resources.iceberg.manager import MANAGER
 from txpool.resources.iceberg.tables import lake_tables_of
 
 
@@ -86,6 +91,19 @@ def test_check_looks_into_namespaces_of_namespaces(lake: Lake) -> None:
         lake.catalog.create_namespace("a.b.c")
         lake.catalog.create_table("a.b.c.t", SCHEMA, properties={"write.metadata.delete-after-commit.enabled": "true"})
     assert [each.topic for each in findings(lake.source.settings) if "a.b.c.t" in each.found] == ["maintenance"]
+
+
+@IN_SQLITE
+def test_check_reports_a_database_that_is_locked(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.create("t")
+
+    def locked(self: LakeCatalog, identifier: object) -> None:
+        raise sqlalchemy.exc.OperationalError("select", None, sqlite3.OperationalError("database is locked"))
+
+    monkeypatch.setattr(LakeCatalog, "load_table", locked)
+    *_, found = MANAGER.findings(lake.source.settings, stale_after=1, timeout=None)
+    assert (found.severity, found.topic) == (Severity.WRONG, "connection")
+    assert "database is locked" in found.found
 
 
 @IN_SQLITE

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from txpool.config.secrets import Secret
-from txpool.errors import ConfigurationError, Error, OperationalError, described
+from txpool.config.secrets import Secret, redact
+from txpool.errors import ConfigurationError, OperationalError, described
 from txpool.findings.finding import Finding, failure, ok
 from txpool.resource_managers import ICEBERG
 from txpool.resources.manager import ResourceManager
@@ -120,8 +120,8 @@ class Iceberg(ResourceManager):
             return
         try:
             yield from resolve_name("txpool.lake.check:findings")(settings)
-        except (Error, OSError) as error:
-            yield failure("connection", f"{settings.name} cannot be used: {described(error)}")
+        except Exception as error:  # also SQLAlchemy's
+            yield failure("connection", f"{settings.name} cannot be used: {redact(described(error), settings.secrets)}")
             return
         yield ok("connection", f"the catalog of {settings.name} is in {settings.catalog}: check that file, too")
 

@@ -23,9 +23,9 @@ from txpool.loops import READ, WRITE
 
 #: How many calls go on in a turn of the loop before it does other work: at most, and if that is long enough already.
 _AT_ONCE: Final = 8
-_AT_LEAST: Final = 2
+_AT_LEAST: Final = 4
 #: Seconds after which a turn is long enough.
-_TURN: Final = 0.001
+_TURN: Final = 0.002
 #: Seconds after which the loop is asked again to call this: an interrupt may have ended its callback.
 _AGAIN: Final = 1.0
 #: What epoll is to tell of, by the numbers READ, WRITE and both.

@@ -47,6 +47,9 @@ logger = logging.getLogger("txpool.messages")
 _ERROR = "txpool-error"
 #: For how many seconds a receive polls at least: by polls that never wait, a consumer may never join its group.
 _LEAST = 0.1
+#: After so many seconds of polls without the group's coordinator the client is closed: a lookup of kafka-python's may
+#: never end, and then each poll waits for that one.
+_LONGEST_LOOKUP = 30.0
 
 
 class KafkaSession(MessageSession):
@@ -64,6 +67,7 @@ class KafkaSession(MessageSession):
         self._topics: Topics | None = None
         self._consumer: tuple[int, KafkaConsumer] | None = None
         self._buffers: dict[int, ReceivedBuffer] = {}
+        self._looked_up = 0.0  #: For how many seconds polls have waited for the group's coordinator.
         self._unassigned = 0  #: How many looks in a row have found no partition assigned.
         self._polling = False  #: A poll has begun, and an interrupt may have kept its records from the buffers.
         source.when_closed.append(self._close)
@@ -260,7 +264,9 @@ class KafkaSession(MessageSession):
             self._buffers.clear()
         self._polling = True
         self._pause(consumer)
+        began = time.monotonic()
         polled = consumer.poll(timeout_ms=int(max(0.0, timeout) * 1000))
+        self._require_coordinator(consumer, time.monotonic() - began)
         assigned = {place.partition: place for place in consumer.assignment()}
         unknown = not assigned and self._consumed.id is None  # or others have all its partitions
         if polled or unknown or assigned.keys() - self._buffers.keys():
@@ -285,6 +291,18 @@ class KafkaSession(MessageSession):
                     self._require_reached(place, filled.end)
                     consumer.seek(place, filled.end)
         self._polling = False
+
+    def _require_coordinator(self, consumer: KafkaConsumer, polled: float) -> None:
+        """OperationalError if polls do not find the group's coordinator; this one took so many seconds."""
+        from txpool.resources.kafka.reader import knows_coordinator
+
+        self._looked_up = 0.0 if knows_coordinator(consumer) else self._looked_up + polled
+        if self._looked_up > _LONGEST_LOOKUP:
+            self._close()
+            raise OperationalError(
+                f"{self.name}: no broker has told for {_LONGEST_LOOKUP:.0f} s who coordinates the group {self._group}, "
+                "and nothing was received. The next try connects anew"
+            )
 
     def _require_reached(self, place: TopicPartition, position: int) -> None:
         self._consumed.require_reached(place.partition, position, self._kafka().end_offsets([place])[place])
@@ -322,7 +340,7 @@ class KafkaSession(MessageSession):
     def _close(self) -> None:
         if self._consumer is not None and self._consumer[0] == os.getpid():
             self._consumer[1].close(autocommit=False)
-        self._consumer, self._buffers = None, {}
+        self._consumer, self._buffers, self._looked_up = None, {}, 0.0
 
     # -- positions ----------------------------------------------------------------------------------------------
 

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.errors import ClusterAuthorizationFailedError, NodeNotReadyError
+from kafka.future import Future
 
 import txpool
 from recovery.manager import RecoveryManager
@@ -276,6 +278,24 @@ def test_what_a_topic_does_not_take_is_parked_in_the_table(site: Site) -> None:
     assert ship.run(once=True) == 1
     assert site.sql("select queue, body, error from txpool_messages") == [("in-parked", body, "ValueError: bad")]
     assert site.broker.committed(parked) == []
+
+
+def test_a_lookup_of_the_coordinator_that_never_ends(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer says so, and connects anew: it waited for ever."""
+    monkeypatch.setattr("txpool.messages.kafka._LONGEST_LOOKUP", 0.3)
+    lookup, stuck = ConsumerCoordinator.lookup_coordinator, list[ConsumerCoordinator]()
+
+    def first_stuck(self: ConsumerCoordinator) -> Future:
+        stuck[:] = stuck or [self]
+        return Future() if stuck == [self] else lookup(self)
+
+    monkeypatch.setattr(ConsumerCoordinator, "lookup_coordinator", first_stuck)
+    with closing(KafkaProducer(bootstrap_servers=site.broker.address)) as producer:
+        producer.send(site.topics[0], b"one").get(LONG)
+    with pytest.raises(txpool.OperationalError, match="who coordinates the group"), txpool.transaction():
+        site.inward.receive(1, LONG)
+    assert txpool.consumer(site.inward, poll=1)(work).run(once=True) == 1
+    assert len(stuck) == 1
 
 
 def test_keys_of_other_programs_can_be_sent_on(site: Site) -> None:

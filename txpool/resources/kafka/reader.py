@@ -1,4 +1,4 @@
-"""How a consumer of kafka-python's reads headers, by its private parts, as `requests.py`: no name but UTF-8."""
+"""What only the private parts of a consumer of kafka-python's have, as `requests.py`: headers that are no UTF-8."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from txpool.resources.kafka.records import HeaderName
 def read_any_header(consumer: KafkaConsumer) -> None:
     """Let a consumer read headers whose names are no UTF-8: else it never goes on behind the first."""
     consumer._fetcher.PartitionRecords = _PartitionRecords
+
+
+def knows_coordinator(consumer: KafkaConsumer) -> bool:
+    """Whether it knows which broker has its group. Without that a poll receives nothing, and says nothing."""
+    return consumer._coordinator.coordinator() is not None
 
 
 class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]

@@ -21,6 +21,7 @@ from tests.crash.cluster_driver import TABLE, zombie
 from tests.crash.cluster_process import CORES, KILLED, PATIENCE, ROWS, Driver
 from tests.crash.evidence import SEED
 from tests.crash.hosts import Network
+from tests.crash.judged import require_atomic
 from tests.crash.site import DONE, LOG, UNDONE, UNKNOWN
 from tests.support.children import WITH_ITS_PARENT
 from tests.support.replicated import Replicated
@@ -54,6 +55,8 @@ class Site:
         #: The loads of which a caller was told that they have committed, and how often any was begun.
         self.committed: set[int] = set()
         self.attempts = 0
+        #: Those that were begun at all.
+        self.loads: set[int] = set()
         settings = {
             "listen_addresses": f"127.0.0.1, {network.address}",
             "fsync": "off",
@@ -148,6 +151,7 @@ class Site:
         deadline = time.monotonic() + PATIENCE
         driver.tell(load)
         self.attempts += 1
+        self.loads.add(load)
         while True:
             assert time.monotonic() < deadline, f"load {load} does not end"
             word, _, said = driver.heard().partition(" ")
@@ -191,7 +195,18 @@ class Site:
             for load, *counts in connection.execute(query).fetchall():
                 assert counts == [rows, rows, 0, rows - 1], f"load {load} in {name}"
                 found.setdefault(load, set()).add(name)
+        self._judge()
         return found
+
+    def _judge(self) -> None:
+        """What no part of txpool finds each load whole or nowhere, by the last row of each partition."""
+        query = f"select id, load from {TABLE} where id % {ROWS} = {ROWS - 1}"
+        lists: dict[str, list[int]] = {}
+        for name, connection in self.databases.items():
+            for row, load in connection.execute(query).fetchall():
+                lists.setdefault(f"row {row} in {name}", []).append(load)
+        told = {str(load): "committed" if load in self.committed else "nothing" for load in self.loads}
+        require_atomic(told, lists)
 
     # -- strikes ------------------------------------------------------------------------------------------------
 

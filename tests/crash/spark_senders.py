@@ -11,12 +11,13 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tests.crash.consumers import FULL, Killable, Work
+from tests.crash.judged import require_atomic
 from tests.support.waiting import until
 
 ROWS = 100 if FULL else 20
@@ -93,6 +94,13 @@ class SparkWork(Work):
         super().__init__(folder, broker, chance)
         self._spark_process = spark_process
         self.expected = Counter(map(str, range(self.count * ROWS)))
+
+    def judge(self, sent: Sequence[str]) -> None:
+        """Each job is a row, and each of its messages is in the topic."""
+        jobs = {f"message {number} of each job": list[int]() for number in range(ROWS)}
+        for job, number in (divmod(int(each), ROWS) for each in sent):
+            jobs[f"message {number} of each job"].append(job)
+        require_atomic(dict.fromkeys(map(str, range(self.count)), "committed"), {"rows": self.done(), **jobs})
 
     def feed(self) -> None:
         """Nothing: it sends numbers."""

@@ -13,7 +13,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from recovery.manager import RecoveryManager
 from tests.crash import eventually as places
 from tests.crash.eventually import Eventually
 from tests.crash.evidence import SEED
+from tests.crash.judged import require_atomic
 from tests.support import preloaded
 from tests.support.s3_server import ObjectStore, store_with_a_bucket
 from txpool.datasource import registry
@@ -233,6 +234,14 @@ class Site:
         assert self._files() == named
         return done
 
+    def judge(self, tried: Iterable[int], said: Collection[int]) -> None:
+        """What no part of txpool finds each of these whole or nowhere, and nowhere that nobody has written."""
+        found, _ = self._read()
+        with psycopg.connect(self._databases.dsn("two"), autocommit=True) as connection:
+            done = [number for (number,) in connection.execute("select id from done")]
+        told = {str(each): "committed" if each in said else "nothing" for each in tried}
+        require_atomic(told, {"done": done, **found})
+
     def remove_orphans(self) -> None:
         """What another program does, at the least age that Spark's procedure takes: a day."""
         _, named = self._read()
@@ -378,6 +387,7 @@ def test_killed_at_any_moment(site: Site) -> None:
         site.remove_orphans()
         site.recover()
         assert set(said) <= set(site.require_whole())
+    site.judge(range(RANDOM_KILLS // 2 * 100), said)
 
 
 #: What Iceberg's JdbcCatalog commits a table with.

@@ -15,6 +15,7 @@ from tests.conftest import Databases
 from tests.crash import eventually as places
 from tests.crash.consumers import EXPECTED, MESSAGES, at_work
 from tests.crash.eventually import Eventually
+from tests.crash.judged import require_atomic
 from tests.crash.spark_senders import SparkWork
 from tests.support.jms import fixtures as jms
 from tests.support.jms.broker import Artemis
@@ -39,6 +40,7 @@ def test_kafka(own_kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         *sent, end = own_kafka.told(topics[1], MESSAGES + 1)
     assert end == "end"
     assert Counter(sent) == EXPECTED
+    require_atomic(dict.fromkeys(EXPECTED, "committed"), {"rows": work.done(), "topic": sent})
 
 
 @pytest.mark.spark
@@ -59,7 +61,9 @@ def test_spark(
         reports = work.survive()
     assert [each for report in reports for each in report.alarms] == []
     assert isinstance(work, SparkWork)
-    assert Counter(own_kafka.told(topics[1], len(work.expected))) == work.expected
+    sent = own_kafka.told(topics[1], len(work.expected))
+    assert Counter(sent) == work.expected
+    work.judge(sent)
     assert len(own_kafka.committed(topics[1])) == len(work.expected)
 
 
@@ -91,6 +95,7 @@ def test_queue(databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyP
     rows = databases.rows("one", "select queue, convert_from(body, 'UTF8') from txpool_spark.messages")
     assert {queue for queue, _ in rows} == {"out"}
     assert Counter(body for _, body in rows) == EXPECTED
+    require_atomic(dict.fromkeys(EXPECTED, "committed"), {"rows": work.done(), "queue": [body for _, body in rows]})
     assert databases.prepared() == []
 
 
@@ -102,5 +107,7 @@ def test_jms(own_artemis: Artemis, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with at_work(tmp_path, own_artemis) as work:
         eventually.in_the(places.of_files(tmp_path / "recovery.properties", marked=["orders.db"]))
         work.survive()
-    assert Counter(own_artemis.bodies(queues[1])) == EXPECTED
+    sent = own_artemis.bodies(queues[1])
+    assert Counter(sent) == EXPECTED
+    require_atomic(dict.fromkeys(EXPECTED, "committed"), {"rows": work.done(), "queue": sent})
     assert own_artemis.bodies(queues[0]) == []

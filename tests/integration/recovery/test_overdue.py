@@ -85,6 +85,8 @@ TELLER = """
 
     configure("txpool.properties")
     point, *names = sys.argv[1:]
+    for name in names:
+        connect(f"{name}.properties").close()  # the time for that is not the transaction's
     failpoints.arm(point, lambda: os.kill(os.getpid(), signal.SIGSTOP))
     try:
         with transaction() as tx:
@@ -109,9 +111,9 @@ def state_of(process: Any) -> str:
 
 @contextmanager
 def stopping(site: Site, point: str, *names: str) -> Iterator[tuple[Any, str]]:
-    """A process with timeouts of 1 s that has stopped itself there, prepared; its gtrid."""
+    """A process with timeouts of 3 s that has stopped itself there, prepared; its gtrid."""
     text = (site.folder / "txpool.properties").read_text().strip()
-    site.write("txpool", f"{text}\ntransaction.timeout = 1")
+    site.write("txpool", f"{text}\ntransaction.timeout = 3")
     process = site.process(TELLER, point, *names)
     try:
         gtrid = process.stdout.readline().strip()

@@ -9,6 +9,8 @@ import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -215,20 +217,37 @@ def test_many_that_are_woken_at_once_let_the_loop_turn_in_between() -> None:
     assert max(woken.count(each) for each in woken) <= 8
 
 
-@pytest.mark.parametrize("holds", ["the call", "its task"])
-def test_calls_that_hold_the_loop_let_it_turn_in_between(holds: str) -> None:
-    """What a task does behind a call is of the next turn, in which others would go on."""
-    going_on: Counter[int] = Counter()
+def hold() -> None:
+    """Take longer than a turn of the loop may."""
+    time.sleep(2 * _TURN)
+
+
+def nothing() -> None:
+    pass
+
+
+def went_on(
+    count: int,
+    *,
+    call_does: Callable[[], None] = nothing,
+    task_does: Callable[[], None] = nothing,
+    others_do: Callable[[], None] = nothing,
+) -> Counter[int]:
+    """By the loop's turn, how many went on of so many calls whose descriptors are ready at once.
+
+    What each does behind that, and its task behind the call, and what else the loop does in each turn.
+    """
+    found: Counter[int] = Counter()
     turn = 0
 
-    def hold() -> None:
-        going_on[turn] += 1
-        time.sleep(2 * _TURN)
+    def wait(mine: socket.socket) -> None:
+        call().wait_for(mine.fileno(), READ, 600)
+        found[turn] += 1
+        call_does()
 
-    async def wait(mine: socket.socket) -> None:
-        await run(lambda: call().wait_for(mine.fileno(), READ, 600) and holds == "the call" and hold())
-        if holds != "the call":
-            hold()
+    async def work(mine: socket.socket) -> None:
+        await run(lambda: wait(mine))
+        task_does()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -236,56 +255,34 @@ def test_calls_that_hold_the_loop_let_it_turn_in_between(holds: str) -> None:
         def next_turn() -> None:
             nonlocal turn
             turn += 1
-            if going_on.total() < len(pairs):
+            others_do()
+            if found.total() < count:
                 loop.call_soon(next_turn)
 
-        waits = [asyncio.ensure_future(wait(mine)) for mine, _ in pairs]
+        waits = [asyncio.ensure_future(work(mine)) for mine, _ in pairs]
         await asyncio.sleep(0)
         for _, other in pairs:
             other.send(b"x")
         next_turn()
         await asyncio.gather(*waits)
 
-    pairs = [socket.socketpair() for _ in range(40)]
-    asyncio.run(main())
-    assert going_on.total() == len(pairs)
-    assert max(going_on.values()) <= 2 * _AT_LEAST
-    for pair in pairs:
-        for each in pair:
-            each.close()
+    with ExitStack() as stack:
+        pairs = [socket.socketpair() for _ in range(count)]
+        for each in itertools.chain(*pairs):
+            stack.enter_context(each)
+        asyncio.run(main())
+    assert found.total() == count
+    return found
+
+
+@pytest.mark.parametrize("who", ["call_does", "task_does"])
+def test_calls_that_hold_the_loop_let_it_turn_in_between(who: str) -> None:
+    """What a task does behind a call is of the next turn, in which others would go on."""
+    assert max(went_on(40, **{who: hold}).values()) <= _AT_LEAST
 
 
 def test_other_work_that_fills_each_turn_leaves_some_for_calls() -> None:
-    going_on: Counter[int] = Counter()
-    turn = 0
-
-    def wait(mine: socket.socket) -> None:
-        call().wait_for(mine.fileno(), READ)
-        going_on[turn] += 1
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-
-        def work() -> None:
-            nonlocal turn
-            turn += 1
-            time.sleep(2 * _TURN)
-            if going_on.total() < len(pairs):
-                loop.call_soon(work)
-
-        waits = [asyncio.ensure_future(run(lambda mine=mine: wait(mine))) for mine, _ in pairs]  # type: ignore[misc]
-        await asyncio.sleep(0)
-        for _, other in pairs:
-            other.send(b"x")
-        work()
-        await asyncio.gather(*waits)
-
-    pairs = [socket.socketpair() for _ in range(10 * _AT_LEAST)]
-    asyncio.run(main())
-    assert len(going_on) <= 10
-    for pair in pairs:
-        for each in pair:
-            each.close()
+    assert len(went_on(10 * _AT_LEAST, others_do=hold)) <= 10
 
 
 def test_many_that_begin_at_once_let_the_loop_turn_in_between() -> None:

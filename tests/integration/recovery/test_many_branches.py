@@ -16,8 +16,6 @@ from txpool.log.sqlite.group import GroupCommit
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.driver.making import make_driver
 from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
-from txpool.resources.postgresql.driver import PsycopgDriver
-from txpool.resources.postgresql.session.raw_connection import PsycopgRawConnection
 from txpool.xid import Xid, make_gtrid, make_xid
 
 END_SESSIONS = (
@@ -39,20 +37,6 @@ def left_behind(site: Site, count: int, *, decided: bool = True) -> None:
         if decided:
             log.record(gtrid, [BranchRecord(xid, xid.tag) for xid in xids])
     log.close()
-
-
-@pytest.fixture
-def connects(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The users of the connections that this process has opened, or tried to open, to PostgreSQL."""
-    found: list[str] = []
-    connect = PsycopgDriver.connect
-
-    def counting(driver: PsycopgDriver, timeout: float | None = None) -> PsycopgRawConnection:
-        found.append(driver._settings.name)
-        return connect(driver, timeout)
-
-    monkeypatch.setattr(PsycopgDriver, "connect", counting)
-    return found
 
 
 @pytest.mark.parametrize("decided", [True, False], ids=["commits", "rollbacks"])

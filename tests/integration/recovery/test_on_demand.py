@@ -17,7 +17,6 @@ from tests.support.recovery_site import BOTH, WRITER, Site
 from txpool.datasource import DataSource, opened
 from txpool.errors import OperationalError
 from txpool.idempotency.on_demand import incarnations
-from txpool.resources.postgresql.driver import PsycopgDriver
 from txpool.spark.commit.before_job import settle_earlier_runs
 from txpool.tm.manager import get_manager
 from txpool.xid import Xid
@@ -73,19 +72,12 @@ def test_what_a_dead_process_of_this_node_has_left_is_ended(stored: Site, caplog
     assert [each.message for each in caplog.records if each.module != "finishing"] == []
 
 
-def test_it_connects_twice_if_nothing_is_left(stored: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_connects_twice_if_nothing_is_left(stored: Site, connects: list[str]) -> None:
     runs_as(stored, "etl-1")
     settle()
-    connected: list[str] = []
-    connect = PsycopgDriver.connect
-
-    def counting(driver: PsycopgDriver, timeout: float | None = None) -> Any:
-        connected.append(driver._settings.name)
-        return connect(driver, timeout)
-
-    monkeypatch.setattr(PsycopgDriver, "connect", counting)
+    connects.clear()
     settle()
-    assert connected == ["one", "one"]  # for what is prepared, and what is staged
+    assert connects == ["one", "one"]  # for what is prepared, and what is staged
 
 
 def test_a_filter_of_the_file_counts_and_the_error_has_its_reason(stored: Site) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 from txpool import failpoints
@@ -114,13 +115,13 @@ class DeltaResource(PlaceResource):
 
     def _checkpoint(self, hidden: Hidden, manifest: Manifest, name: str, version: int) -> None:
         """Make a table's checkpoint, after all else is done; or let a later commit make the next one."""
-        where, staged = f"{self.name}.{name}", self.place.path / HIDDEN / "staged" / manifest.staging
+        where = f"{self.name}.{name}"
         try:
             with (
                 opened(manifest.staging, hidden.staged) as staging,
                 descended([*name.split("/"), LOG], hidden.root) as log,
             ):
-                checkpoint(version, self.place.path / name, log, staged, staging, where=where)
+                checkpoint(version, self.place.path / name, log, self._staged(manifest), staging, where=where)
         except Exception:
             logger.warning("%s: there is no checkpoint of version %d", where, version, exc_info=True)
 
@@ -144,7 +145,7 @@ class DeltaResource(PlaceResource):
         if why:
             return why
         where = f"{self.name}.{append.table}"
-        staged = self.place.path / HIDDEN / "staged" / manifest.staging
+        staged = self._staged(manifest)
         with opened(manifest.staging, hidden.staged) as folder:
             remove_tree(_TRIAL, folder)
             try:
@@ -159,6 +160,9 @@ class DeltaResource(PlaceResource):
             finally:
                 remove_tree(_TRIAL, folder)
         return ""
+
+    def _staged(self, manifest: Manifest) -> Path:
+        return self.place.path / HIDDEN / "staged" / manifest.staging
 
     def _link(self, hidden: Hidden, manifest: Manifest, append: Append) -> None:
         """Give the files their names in the table's folder, durably. FileNotFoundError if one is not staged."""

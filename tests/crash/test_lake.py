@@ -222,14 +222,17 @@ class Site:
         found, named = json.loads(read.stdout)
         return found, set(named)
 
+    def _done(self) -> list[int]:
+        with psycopg.connect(self._databases.dsn("two"), autocommit=True) as connection:
+            return [number for (number,) in connection.execute("select id from done order by id")]
+
     def _files(self) -> set[str]:
         return {str(each) for each in (self.folder / "wh" / "db").rglob("*") if each.is_file()}
 
     def require_whole(self) -> list[int]:
         """What has been written: the same everywhere; every file that is named is there, and no other."""
         found, named = self._read()
-        with psycopg.connect(self._databases.dsn("two"), autocommit=True) as connection:
-            done = [number for (number,) in connection.execute("select id from done order by id")]
+        done = self._done()
         assert found == {"orders": done, "lines": done}
         assert self._files() == named
         return done
@@ -237,10 +240,8 @@ class Site:
     def judge(self, tried: Iterable[int], said: Collection[int]) -> None:
         """What no part of txpool finds each of these whole or nowhere, and nowhere that nobody has written."""
         found, _ = self._read()
-        with psycopg.connect(self._databases.dsn("two"), autocommit=True) as connection:
-            done = [number for (number,) in connection.execute("select id from done")]
         told = {str(each): "committed" if each in said else "nothing" for each in tried}
-        require_atomic(told, {"done": done, **found})
+        require_atomic(told, {"done": self._done(), **found})
 
     def remove_orphans(self) -> None:
         """What another program does, at the least age that Spark's procedure takes: a day."""

@@ -93,7 +93,10 @@ class TaskCall(Protocol):
         """Call what only blocks in a thread, in a copy of the context. A cancellation waits for its end."""
 
     def after_turn(self, function: Callable[[], object]) -> None:
-        """Call this once behind the turn of this call's loop that is under way, however many of its calls ask."""
+        """Call this once behind the turn of this call's loop that is under way, however many of its calls ask.
+
+        As long as other calls go on, it may be a few turns later.
+        """
 
     def adopt(self, transaction: HasLocks) -> None:
         """The call has made this transaction: give it locks that tasks can wait for."""

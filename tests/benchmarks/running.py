@@ -124,11 +124,14 @@ def datasources(servers: Servers, *, driver: str = "psycopg", marked: str = "") 
 
 
 @contextmanager
-def by_hand(servers: Servers, place: Place) -> Iterator[list[Callable[[], None]]]:
-    """For each thread the transaction by hand, with connections of its own."""
+def by_hand(servers: Servers, place: Place, *, messages: bool = False) -> Iterator[list[Callable[[], None]]]:
+    """For each thread the transaction by hand, with connections of its own; `messages` are txpool's, bare."""
     databases = [(server.url(name), server.password) for name, server in servers.items()]
     with ExitStack() as stack:
-        workers = [transactions.by_hand(place.driver, databases, place.folder, row) for row in range(max(THREADS))]
+        workers = [
+            transactions.by_hand(place.driver, databases, place.folder, row, messages=messages)
+            for row in range(max(THREADS))
+        ]
         for worker in workers:
             stack.callback(worker.close)
         yield [worker.transaction for worker in workers]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
+import select
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
+from psycopg.pq import ExecStatus
 
 import txpool
 
@@ -33,6 +35,8 @@ UPDATE = "update t set a = a + 1 where id = %s"
 DRIVERS = {"psycopg": "psycopg", "pymysql": "pymysql", "mysqlclient": "MySQLdb"}
 
 _numbers = itertools.count()
+_INT2 = 21
+_GOOD = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.PIPELINE_SYNC)
 
 
 def open_connection(driver: str, url: str, password: str) -> Any:
@@ -81,6 +85,54 @@ class PsycopgByHand(ByHand):
             connection.tpc_commit()
 
 
+class PsycopgMessages(ByHand):
+    """The messages that txpool sends, by libpq and with nothing around them: no transaction manager can cost less.
+
+    BEGIN goes with the statement, the evidence with PREPARE, and each step to all servers before the first answer.
+    """
+
+    def __init__(self, connections: Iterable[Any], folder: Path, row: int = 0) -> None:
+        super().__init__(connections, folder, row)
+        self._sessions = [connection.pgconn for connection in self._connections]
+        self._statement = UPDATE.replace("%s", "$1").encode(), [row.to_bytes(2)], [_INT2], [1]
+
+    def transaction(self) -> None:
+        gid = f"by-hand-{next(_numbers)}"
+        branches = [(session, f"'{gid}:{number}'".encode()) for number, session in enumerate(self._sessions)]
+        for session, _ in branches:
+            session.enter_pipeline_mode()
+            session.send_query_params(b"begin", None)
+            session.send_query_params(*self._statement)
+            session.pipeline_sync()
+            self._answers(session, 3)
+            session.exit_pipeline_mode()
+        for session, name in branches:
+            session.send_query(b"select pg_catalog.pg_current_xact_id_if_assigned(); prepare transaction " + name)
+        for session, _ in branches:
+            self._answers(session, 2)
+        os.write(self._log, f"{gid} commits\n".encode())
+        os.fdatasync(self._log)
+        for session, name in branches:
+            session.send_query(b"commit prepared " + name)
+        for session, _ in branches:
+            self._answers(session, 1)
+
+    def _answers(self, session: Any, count: int) -> None:
+        """Read so many results, and what ends them."""
+        poll = select.poll()
+        poll.register(session.socket, select.POLLIN)
+        while count:
+            while session.is_busy():
+                poll.poll()
+                session.consume_input()
+            result = session.get_result()
+            if result is not None:
+                assert result.status in _GOOD, result.error_message
+                count -= 1
+        if session.pipeline_status == psycopg.pq.PipelineStatus.OFF:
+            assert session.get_result() is None
+
+
 class MySQLByHand(ByHand):
     def __init__(self, connections: Iterable[Any], folder: Path, row: int = 0) -> None:
         super().__init__(connections, folder, row)
@@ -105,10 +157,13 @@ class MySQLByHand(ByHand):
             cursor.execute(f"xa commit {xid}")
 
 
-def by_hand(driver: str, databases: Iterable[tuple[str, str]], folder: Path, row: int = 0) -> ByHand:
-    """The transaction by hand over these databases, each by its url and password."""
+def by_hand(
+    driver: str, databases: Iterable[tuple[str, str]], folder: Path, row: int = 0, *, messages: bool = False
+) -> ByHand:
+    """The transaction by hand over these databases, each by its url and password; of psycopg also its bare messages."""
     connections = [open_connection(driver, url, password) for url, password in databases]
-    return (PsycopgByHand if driver == "psycopg" else MySQLByHand)(connections, folder, row)
+    psycopg_kind = PsycopgMessages if messages else PsycopgByHand
+    return (psycopg_kind if driver == "psycopg" else MySQLByHand)(connections, folder, row)
 
 
 def with_txpool(datasources: Sequence[txpool.DataSource], row: int = 0) -> Callable[[], None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from txpool.aio.connection import AsyncConnection
@@ -23,6 +25,11 @@ async def aconnect(
     Inside an `async with txpool.transaction()` it joins that. Errors: as `connect`; ConfigurationError if greenlet
     is not installed.
     """
-    from txpool.aio.connection import connect
+    return await _opening()(target, timeout, user=user, password=password)
 
-    return await connect(target, timeout, user=user, password=password)
+
+@cache
+def _opening() -> Callable[..., Coroutine[Any, Any, AsyncConnection]]:
+    from txpool.aio.connection import connect  # which needs greenlet
+
+    return connect

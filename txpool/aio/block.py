@@ -24,6 +24,7 @@ from txpool.tm.manager import get_manager
 from txpool.tm.rules.extent import DISMISSED
 
 if TYPE_CHECKING:
+    from txpool.datasource import DataSource
     from txpool.resources.own.resource import Resource
     from txpool.tm.completion.dropped import Origin
     from txpool.tm.demarcation.block import transaction
@@ -34,10 +35,16 @@ T = TypeVar("T")
 logger = logging.getLogger("txpool")
 
 
-def require_in_loop(what: str) -> None:
-    """ProgrammingError if the ambient transaction was begun synchronously: its locks would hold the loop."""
+def require_in_loop(source: DataSource | None) -> None:
+    """ProgrammingError if the ambient transaction was begun synchronously: its locks would hold the loop.
+
+    `source` is that of the connection which is asked for, or that is used; None for a block.
+    """
     here = ambient()
-    if here is not None and not here.ended and not here.in_loop:
+    if here is not None and not here.in_loop and not here.ended:
+        what = "an `async with txpool.transaction()`"
+        if source is not None:
+            what = f"an asynchronous connection of {source.name}"
         raise ProgrammingError(
             f"{what} cannot work in {here.gtrid}, which was begun synchronously, and whose locks would hold the event "
             "loop: begin it by `async with txpool.transaction()`. Nothing was done"
@@ -48,7 +55,7 @@ async def enter(block: transaction, frame: FrameType) -> Transaction:
     """As the block's `__enter__`. `frame` is the frame that enters it."""
     origin = frame.f_code, frame.f_lasti
     del frame
-    require_in_loop("an `async with txpool.transaction()`")
+    require_in_loop(None)
     loop = get_running_loop()
     while not poller_of(loop).turn.may_begin(loop):
         await sleep(0)
@@ -66,7 +73,9 @@ def enlist(transaction: Transaction, resource: Resource) -> Coroutine[Any, Any, 
 
 
 def _abandon(block: transaction) -> None:
-    """The task was cancelled as the block was entered: nobody will leave that, and a thread rolls back."""
+    """The task was cancelled as the block was entered: nobody will leave that, and a thread rolls back, unheard."""
+    if not block.joined:
+        block.entered_transaction.origin = None
     block.__exit__(GeneratorExit, GeneratorExit(), None)
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from txpool.aio.lock import innermost
+from txpool.aio.lock import TURNS, innermost
 from txpool.dbapi.cursor import NOT_HERE
 from txpool.errors import OperationalError, ProgrammingError
 
@@ -22,8 +22,6 @@ T = TypeVar("T")
 
 #: How many rows, or parts of a COPY, that have arrived a call takes along.
 _MOST_AHEAD: Final = 100
-#: After so many turns the loop has begun to close a generator that nobody has any more.
-_TURNS: Final = 3
 #: Seconds after which a thread does not wait for the loop any longer.
 _LOOK_AGAIN: Final = 1.0
 
@@ -84,7 +82,7 @@ class Block:
         The loop closes such a generator by a task of its own.
         """
         if self.kind == "stream":
-            for _ in range(_TURNS):
+            for _ in range(TURNS):
                 if self.closing or self.left:
                     break
                 await sleep(0)
@@ -173,15 +171,17 @@ class Ahead(Generic[T]):
 class AsyncCopy:
     """A running COPY, with the names of psycopg's AsyncCopy."""
 
-    __slots__ = ("_ahead", "_block", "_copy", "_interrupted", "cursor")
+    __slots__ = ("_ahead", "_block", "_copy", "_interrupted", "_lost", "cursor")
 
     def __init__(self, copy: Any, cursor: AsyncCursor, block: Block) -> None:
         self._copy = copy
         self._block = block
-        self._ahead = Ahead(copy.read, copy.read_here)
+        self._ahead = Ahead(self._read, copy.read_here)
         self.cursor = cursor
         #: Whether a task was cancelled while it sent a part: it is not known whether that was sent.
         self._interrupted = False
+        #: Whether a task was cancelled while it read a part, which may be lost.
+        self._lost = False
 
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
         return await self.connection.call(partial(function, *args), owner=self._block)
@@ -191,6 +191,18 @@ class AsyncCopy:
             await self._call(self._copy.write, part)
         except CancelledError:
             self._interrupted = True
+            raise
+
+    def _read(self) -> Any:
+        if self._lost:
+            raise OperationalError(
+                f"{self.connection.datasource.name}: a task was cancelled while it read a part of this COPY, and went "
+                "on. That part may be lost, so nothing more is read"
+            )
+        try:
+            return self._copy.read()
+        except CancelledError:
+            self._lost = True
             raise
 
     def require_whole(self) -> None:
@@ -226,7 +238,7 @@ class AsyncCopy:
             await self._send(data)
 
     async def read(self) -> Any:
-        """The next part of COPY TO's data; empty at its end."""
+        """The next part of COPY TO's data; empty at its end. If its task is cancelled meanwhile, none follows."""
         if self._block.left:
             return await self._call(self._copy.read)
         return await self._ahead.next(self._call)

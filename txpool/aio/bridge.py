@@ -83,7 +83,6 @@ async def run(  # noqa: PLR0912 - what may come between the call and its task st
     finally:
         held, failure, result = call.held, call.error, call.result
         if call.finished:
-            call.gr_context = None
             call.clear()
             if len(idle) < _MOST_IDLE:
                 idle.append(call)

@@ -23,6 +23,7 @@ from txpool.aio.lock import Signal, TaskLock, abandon
 from txpool.aio.poller import Poller, Wakings, block, poller_of
 from txpool.errors import ConfigurationError
 from txpool.loops import WRITE
+from txpool.resources.deadlines import WaitForOthers
 
 try:
     import greenlet as package
@@ -73,11 +74,10 @@ class Call(greenlet):  # type: ignore[misc]
         #: Of the last call, until there is another.
         self.loop: Any = None
         self.poller: Callable[[], Poller | None] = _nothing
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget the call that has ended."""
+        self._task: Callable[[], asyncio.Task[Any] | None] = _nothing
         self.function: Callable[[], Any] | None = None
+        self.told: Callable[[BaseException], object] | None = None
+        self.owner: object = None
         self.result: Any = None
         self.error: BaseException | None = None
         #: The waits of this call block, since its task or loop is gone.
@@ -89,14 +89,21 @@ class Call(greenlet):  # type: ignore[misc]
         #: The number of the wait that it is in; 0 outside of any.
         self._wait = self._ready = 0
         self._interruptible = False
-        self._awaited: Callable[[], _Awaited | None] = _nothing
-        self._task: Callable[[], asyncio.Task[Any] | None] = _nothing
-        self.told: Callable[[BaseException], object] | None = None
-        self.owner: object = None
+        #: None until its first wait.
+        self._awaited: Callable[[], _Awaited | None] | None = None
         #: What a thread does for it meanwhile.
         self._job: threads.Job | None = None
         #: The locks that it has asked for.
         self.locks: dict[TaskLock, None] = {}
+
+    def clear(self) -> None:
+        """Forget the call that has ended. What the next one sets at its beginning stays."""
+        self.gr_context = self.result = self.error = self.told = self.owner = self._awaited = self._job = None
+        self._wait = 0
+        if self.locks:
+            self.locks = {}
+        if self.blocking or self.held is not None:
+            self.blocking, self.held, self.thrown = False, None, False
 
     # -- for the task -------------------------------------------------------------------------------------------
 
@@ -118,7 +125,7 @@ class Call(greenlet):  # type: ignore[misc]
             poller = poller_of(loop)
             self.loop, self.wakings = loop, poller.wakings
             self.poller = ref(poller)  # which refers to tasks
-        self.function, self.told, self.strict, self.owner = function, told, strict, owner
+        self.function, self.told, self.strict, self.owner, self.finished = function, told, strict, owner, False
         del poller
         self._back = here = getcurrent()
         self.gr_context = here.gr_context
@@ -129,7 +136,7 @@ class Call(greenlet):  # type: ignore[misc]
 
     def awaited(self) -> _Awaited:
         """What to await until it has finished; made by its first wait."""
-        awaited = self._awaited()
+        awaited = None if self._awaited is None else self._awaited()
         if awaited is None:
             awaited = _Awaited(self, self.loop)
             self._awaited = ref(awaited)
@@ -182,11 +189,11 @@ class Call(greenlet):  # type: ignore[misc]
             if self.locks:
                 abandon(self.locks, self)
             self.finished = True
-            self._tell()
+            if self._awaited is not None:
+                self._tell(self._awaited())
             self._back.switch()
 
-    def _tell(self) -> None:
-        awaited = self._awaited()
+    def _tell(self, awaited: _Awaited | None) -> None:
         if awaited is not None and not awaited.done():
             try:  # noqa: SIM105 - `suppress` costs several calls for each
                 awaited.set_result(None)
@@ -226,7 +233,7 @@ class Call(greenlet):  # type: ignore[misc]
         poller = self.poller()
         if poller is None:
             raise RuntimeError("the event loop is closed")
-        awaited = self._awaited() or self.awaited()
+        awaited = self.awaited()
         poller.watch(descriptor, events, self, number, awaited)
         if timeout is not None:
             poller.wake_after(self.loop, timeout, self, number, awaited)
@@ -291,7 +298,8 @@ class Call(greenlet):  # type: ignore[misc]
 
     def adopt(self, transaction: loops.HasLocks) -> None:
         transaction.in_loop, transaction.awaits = True, self.strict
-        transaction.new_lock = cast(Any, partial(TaskLock, transaction.gtrid, strict=self.strict))
+        left = WaitForOthers(cast(Any, transaction))
+        transaction.new_lock = cast(Any, partial(TaskLock, transaction.gtrid, left, strict=self.strict))
 
     def _hold(self, timeout: float | None, number: int) -> None:
         """Have the loop hold the task, and wake it after so many seconds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,7 @@ class AsyncConnection:
 
         `owner` is the block that it is a part of.
         """
-        require_in_loop(f"an asynchronous connection of {self._source.name}")
+        require_in_loop(self._source)
         if owner is None and innermost.get() is not None:
             owner = await owner_of_call(self)
         if statement:
@@ -331,11 +331,11 @@ def _wait_for_it(_: BaseException) -> None:
     """A cancellation that changes nothing of the call."""
 
 
-async def connect(
+def connect(
     target: str | Path | DataSource, timeout: float | None, *, user: str | None, password: str | Secret | None
-) -> AsyncConnection:
+) -> Coroutine[Any, Any, AsyncConnection]:
     """As `txpool.aconnect`."""
-    return await open_connection(find(target), timeout, user=user, password=password)
+    return open_connection(find(target), timeout, user=user, password=password)
 
 
 async def open_connection(
@@ -347,7 +347,7 @@ async def open_connection(
     prepare: Callable[[PEP249Connection], object] | None = None,
 ) -> AsyncConnection:
     """A connection of this datasource, with which `prepare` was called."""
-    require_in_loop(f"an asynchronous connection of {source.name}")
+    require_in_loop(source)
 
     def taken() -> PEP249Connection:
         handle = source.connect(timeout, user=user, password=password)

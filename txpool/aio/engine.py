@@ -18,6 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 
 from txpool.aio.connection import AsyncConnection, open_connection
+from txpool.dbapi.managed_commit import give_up, why_invalid
+from txpool.tm.rules.required import outside
 
 if TYPE_CHECKING:
     from txpool.datasource import DataSource
@@ -46,6 +48,10 @@ class AwaitedConnection(AdaptedConnection):
     def driver_connection(self) -> Any:
         """What a program gets as the driver's own: the connection that a task holds."""
         return self._driver_connection
+
+    def give_up(self, why: str) -> None:
+        """SQLAlchemy invalidates it, or drops it."""
+        give_up(self._handle, why)
 
     def call(self, function: Callable[[], T], *, statement: bool = False) -> T:
         """Call what uses the synchronous connection."""
@@ -79,15 +85,24 @@ class AwaitedConnection(AdaptedConnection):
         try:
             self.close()
         except sqlalchemy.exc.MissingGreenlet:
+            self.give_up("and nobody has closed it")
             if self._handle.pooled is None:
                 self._handle.close()
 
     def initialize(self, proxied: Any, initialize: Callable[[], T]) -> T:
-        """Run the dialect's questions to a new server as one call, over the synchronous connection."""
+        """Run the dialect's questions to a new server as one call, over the synchronous connection.
+
+        They are no work of the program's, so they need no transaction.
+        """
+
+        def ask() -> T:
+            with outside():
+                return initialize()
+
         proxied.dbapi_connection = handle = self._handle
         set_own(self, "_driver_connection", handle)
         try:
-            return self.call(initialize)
+            return self.call(ask)
         finally:
             proxied.dbapi_connection = self
             set_own(self, "_driver_connection", self._connection)
@@ -286,3 +301,5 @@ def connect_by(engine: sqlalchemy.Engine, source: DataSource, prepare: Callable[
     def connect(_dialect: Any, _record: Any, _args: Any, arguments: dict[str, Any]) -> Any:
         opened = open_connection(source, None, prepare=lambda handle: prepare(handle, arguments))
         return AwaitedConnection(await_only(opened))
+
+    sqlalchemy.event.listen(engine, "invalidate", lambda connection, _, error: connection.give_up(why_invalid(error)))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from _thread import LockType, allocate_lock, get_ident
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -26,6 +25,8 @@ innermost: ContextVar[Any] = ContextVar("txpool_block", default=None)
 owner_of_calls: list[Callable[[], Any]] = []
 
 
+#: After so many turns the loop has begun to close a generator that nobody has any more, and those around it.
+TURNS: Final = 16
 #: Seconds after which the end of a transaction looks whether it is to wait on.
 _LOOK_AGAIN: Final = 0.1
 
@@ -51,10 +52,15 @@ class CompletionWait:
         self._cancelled = True
 
     @property
-    def over(self) -> bool:
-        """Whether it waits no longer: it rolls back."""
+    def overdue(self) -> bool:
+        """Whether its deadline has passed."""
         until = None if self._transaction is None else self._transaction.deadlines.before_decision()
-        return self._cancelled or (until is not None and monotonic() >= until)
+        return until is not None and monotonic() >= until
+
+    @property
+    def over(self) -> bool:
+        """Whether it waits no longer for who does nothing: it rolls back."""
+        return self._cancelled or self.overdue
 
 
 class _Waiter:
@@ -72,16 +78,18 @@ class TaskLock:
     it is not `strict`, only if it is held.
     """
 
-    __slots__ = ("_count", "_following", "_gtrid", "_mutex", "_owner", "_strict", "_waiters")
+    __slots__ = ("_count", "_following", "_gtrid", "_left", "_mutex", "_owner", "_strict", "_waiters")
 
-    def __init__(self, gtrid: str, *, strict: bool = True) -> None:
+    def __init__(self, gtrid: str, left: Callable[[bool], float] | None = None, *, strict: bool = True) -> None:
         self._gtrid = gtrid
+        #: How long one waits, as a `DeadlineLock` asks it; None if it is for ever.
+        self._left = left
         self._strict = strict
         #: Of the state below; never held over a wait.
         self._mutex = Lock()
         self._owner: object = None
         self._count = 0
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters: list[_Waiter] = []
         #: Who was handed it last, if an interrupt may have kept that from being woken.
         self._following: _Waiter | None = None
 
@@ -111,20 +119,17 @@ class TaskLock:
                 if in_loop:
                     raise self._would_hold_the_loop()
                 waiter = self._queued(owner, call)
-            wait = getattr(owner, "told", None)
-            if type(wait) is CompletionWait:
-                self._wait_at_end(waiter, wait)
-            else:
-                waiter.woken.acquire(timeout=timeout)
+            self._wait(waiter, timeout)
             return self._leave(waiter)
         except BaseException:  # perhaps an interrupt, with or without the lock
             self.abandon(owner)
             raise
 
     def _queued(self, owner: object, call: Any) -> _Waiter:
-        if (block := innermost.get()) is not None and block.is_within(self._owner):
+        if self._is_held_around() and type(getattr(owner, "told", None)) is not CompletionWait:
+            held: Any = self._owner
             raise ProgrammingError(
-                f"{self._gtrid or 'a connection'} is within a {block.kind} of the task that has started this, and "
+                f"{self._gtrid or 'a connection'} is within a {held.kind} of the task that has started this, and "
                 "can do nothing else before that block's end. Nothing was sent"
             )
         if call is not None:
@@ -136,16 +141,45 @@ class TaskLock:
         self._waiters.append(waiter)
         return waiter
 
+    def _is_held_around(self) -> bool:
+        """Whether a block has it that this task, or the one that has started this, has opened."""
+        block = innermost.get()
+        return block is not None and block.is_within(self._owner)
+
+    def _wait(self, waiter: _Waiter, timeout: float) -> None:
+        at_end = getattr(waiter.owner, "told", None)
+        if type(at_end) is CompletionWait:
+            self._wait_at_end(waiter, at_end)
+        elif timeout >= 0 or self._left is None:
+            waiter.woken.acquire(timeout=timeout)
+        else:
+            waited = False
+            while not waiter.woken.acquire(timeout=self._left(waited)):
+                waited = True
+
     def _wait_at_end(self, waiter: _Waiter, wait: CompletionWait) -> None:
-        while not waiter.woken.acquire(timeout=_LOOK_AGAIN):
+        in_loop, turns = type(waiter.woken) is Signal, 0
+        while not waiter.woken.acquire(timeout=0 if in_loop and turns and turns < TURNS else _LOOK_AGAIN):
             block: Any = self._owner
-            if wait.over and getattr(block, "idle", False):
+            if self._is_held_around() and not block.closing:
+                turns += 1 if in_loop else TURNS
+                if turns >= TURNS:
+                    name = block.connection.datasource.name
+                    raise HeldByAnother(
+                        f"a {block.kind} on the connection of {name} was still open at the end of {self._gtrid}. That "
+                        f"connection is closed, and all rolls back. Let the {block.kind} end before: leave its block, "
+                        "or close what gives its rows by aclose()",
+                        block.while_idle,
+                    )
+            elif wait.over and getattr(block, "idle", False):
                 raise HeldByAnother(
                     f"the end of {self._gtrid} has waited for a {block.kind} of {block.task}, which holds the "
                     f"connection of {block.connection.datasource.name} and does nothing with it. That connection is "
                     "closed, and all rolls back",
                     block.while_idle,
                 )
+            if wait.overdue:
+                raise HeldByAnother("")
 
     def abandon(self, owner: object) -> None:
         """This owner has ended, or gives up: undo what an interrupt has left of it, and do what it has left undone."""
@@ -192,7 +226,7 @@ class TaskLock:
                 # No call comes between these, so no interrupt does.
                 self._following = following = self._waiters[0]
                 self._owner, self._count, released = following.owner, 1, True
-                self._waiters.popleft()
+                del self._waiters[0]
             self._wake(following)
         except BaseException:
             if not released:

@@ -28,6 +28,9 @@ _AT_LEAST: Final = 4
 _TURN: Final = 0.002
 #: Seconds after which the loop is asked again to call this: an interrupt may have ended its callback.
 _AGAIN: Final = 1.0
+#: For how many turns more, and seconds, what is called behind a turn lets other calls ask for it, too.
+_TURNS_MORE: Final = 3
+_GATHERING: Final = 0.004
 #: What epoll is to tell of, by the numbers READ, WRITE and both.
 _MASKS: Final = (
     select.EPOLLONESHOT,
@@ -51,9 +54,11 @@ class Turn:
     and whatever else the loop does.
     """
 
-    __slots__ = ("_begun", "_ends", "_next_until")
+    __slots__ = ("_begun", "_ends", "_next_until", "went_on")
 
     def __init__(self) -> None:
+        #: How many calls have gone on in it since their descriptors were ready; 0 once somebody has looked.
+        self.went_on = 0
         #: How many transactions have begun in it.
         self._begun = 0
         #: When it is long enough; and until when the loop need not be asked to tell of the next one.
@@ -93,13 +98,21 @@ class Wakings:
         self._after_turn: dict[Callable[[], object], float] = {}
 
     def call_after_turn(self, loop: AbstractEventLoop, function: Callable[[], object]) -> None:
-        """Have the loop call it once behind its turn, however often this is asked. RuntimeError if it is closed."""
+        """Have the loop call it once behind its turn, however often this is asked. RuntimeError if it is closed.
+
+        As long as other calls go on in each of the next turns, it waits for a few of these: they may ask for it, too.
+        """
         now = monotonic()
         if now >= self._after_turn.get(function, -inf):
-            loop.call_soon(self._call, function)
+            loop.call_soon(self._call, loop, function, now + _GATHERING, 0)
             self._after_turn[function] = now + _AGAIN
 
-    def _call(self, function: Callable[[], object]) -> None:
+    def _call(self, loop: AbstractEventLoop, function: Callable[[], object], until: float, turns: int) -> None:
+        went_on, self._turn.went_on = self._turn.went_on, 0
+        others = went_on if turns else went_on - 1  # one of them has asked for it
+        if others > 0 and turns < _TURNS_MORE and monotonic() < until:
+            loop.call_soon(self._call, loop, function, until, turns + 1)
+            return
         self._after_turn.pop(function, None)  # first: whoever asks from here on has it called again
         function()
 
@@ -242,6 +255,7 @@ class Poller:
 
     def _ready_behind(self, woke: int, loop: AbstractEventLoop) -> list[tuple[int, int]]:
         """Descriptors that are ready, once so many have been in this turn, and their events; none if it is over."""
+        self.turn.went_on = woke
         if woke % _AT_LEAST or woke == _AT_ONCE or (woke and self.turn.is_over(loop)):
             return []
         ready = self._epoll.poll(0, _AT_LEAST)

@@ -7,7 +7,7 @@ so recovery makes a durable write (its fence is one) before it acts on what it r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -153,7 +153,8 @@ class DecisionLog(DecisionStore, Protocol):
 
     def finished(self) -> set[str]: ...
 
-    def decisions(self) -> dict[str, Decision]: ...
+    def decisions(self) -> Mapping[str, Decision]:
+        """By gtrid, each read once. Very many are packed (`txpool.packed`)."""
 
     def aborted(self) -> set[str]:
         """The gtrids that have an abort record."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from txpool import failpoints
 from txpool.errors import LogError, LogUnknown
 from txpool.log.base import Decision
+from txpool.packed import MappingPacker, Plain
 from txpool.resources.base import BranchRecord, Refused, decode, decode_last, encode, encode_last
-from txpool.xid import split_gtrid
+from txpool.xid import Xid, split_gtrid
+
+#: How many decisions are read at a time.
+PAGE = 2000
 
 
 class _Incarnation(Protocol):
@@ -61,13 +65,39 @@ class DecisionRecords(ABC):
             raise error
 
 
-def decisions_in(rows: Iterable[tuple[str, str, float]], log: str) -> dict[str, Decision]:
-    """The decisions among the rows of gtrid, text and time. LogError, which names the log, if one cannot be read."""
-    decided = [row for row in rows if not decode_last(row[1])]
+def decisions_in(rows: Iterable[tuple[str, str, float]], log: str) -> Mapping[str, Decision]:
+    """The decisions among the rows of gtrid, text and time; very many are packed.
+
+    LogError, which names the log, if one cannot be read.
+    """
+    found = MappingPacker(_pack, _unpack)
     try:
-        return {gtrid: Decision(gtrid, decode(gtrid, text), created) for gtrid, text, created in decided}
+        for gtrid, text, created in (row for row in rows if not decode_last(row[1])):
+            found.add(gtrid, Decision(gtrid, decode(gtrid, text), created))
     except ValueError as error:
         raise LogError(f"{log}: {error}. Nothing was done") from error
+    return found.packed()
+
+
+def _pack(decision: Decision) -> Plain:
+    branches = tuple((each.xid.bqual, *each[1:3], dict(each.evidence)) for each in decision.branches)
+    return decision.recorded_at, branches
+
+
+def _unpack(plain: Plain) -> Decision:
+    gtrid, recorded_at, branches = plain
+    return Decision(gtrid, tuple(BranchRecord(Xid(gtrid, bqual), *rest) for bqual, *rest in branches), recorded_at)
+
+
+def pages(read: Callable[[str, int], Sequence[tuple[str, str, float]]]) -> Iterator[tuple[str, str, float]]:
+    """All rows, in the order of their gtrids. `read` returns some that follow a gtrid, at most so many.
+
+    Each row is read once, at its own moment: what is decided meanwhile counts or not, as after one query for all.
+    """
+    after = ""
+    while page := read(after, PAGE):
+        yield from page
+        after = page[-1][0]
 
 
 def last_resources_in(rows: Iterable[tuple[str, str]]) -> dict[str, str]:

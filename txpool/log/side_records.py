@@ -52,7 +52,7 @@ class SqliteSideRecords:
         keys = [(each.kind, each.name, each.recorded_at) for each in records]
         self._group.write(lambda db: db.executemany(statement, keys))
 
-    def _read(self, query: str, *parameters: str) -> list[tuple[Any, ...]]:
+    def _read(self, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:
         return self._group.read(lambda db: db.execute(query, parameters).fetchall())
 
 

@@ -22,7 +22,7 @@ from tests.support.interrupts import interrupted_somewhere
 from tests.support.waiting import until
 from txpool.aio.bridge import current, run
 from txpool.aio.call import Call
-from txpool.aio.poller import _AT_LEAST, _AT_ONCE, _TURN, Poller, Wakings
+from txpool.aio.poller import _AT_LEAST, _AT_ONCE, _TURN, Poller, Turn, Wakings
 from txpool.loops import READ, WRITE
 
 
@@ -337,13 +337,14 @@ def test_a_loop_that_is_closed_during_a_wait_with_a_time() -> None:
 def test_an_interrupt_as_the_loop_wakes_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that it has not woken by then it wakes when it runs again."""
     monkeypatch.setattr("txpool.aio.poller._AGAIN", 0)
-    codes = {each.__code__ for each in (Poller._drain, Poller._wake_timed, Poller._due, Poller._wake, Call.wake)}
+    draining = Poller._drain, Poller._ready_behind, Turn.is_over, Turn._next
+    codes = {each.__code__ for each in (*draining, Poller._wake_timed, Poller._due, Poller._wake, Call.wake)}
     loop = asyncio.new_event_loop()
 
     async def wait(mine: socket.socket, timeout: float | None) -> int:
         return await run(lambda: int(call().wait_for(mine.fileno(), READ, timeout)))
 
-    pairs = [socket.socketpair() for _ in range(3)]
+    pairs = [socket.socketpair() for _ in range(_AT_ONCE + 2)]
     waits: list[asyncio.Task[int]] = []
 
     async def begin() -> None:
@@ -358,7 +359,7 @@ def test_an_interrupt_as_the_loop_wakes_calls(monkeypatch: pytest.MonkeyPatch) -
     async def end() -> None:
         async with asyncio.timeout(60):
             assert not await run(lambda: call().signal().acquire(0))  # the timer is set again by the next
-            assert await asyncio.gather(*waits) == [0, READ, READ]
+            assert await asyncio.gather(*waits) == [0, *[READ] * (_AT_ONCE + 1)]
 
     places = 0
     loop.run_until_complete(begin())

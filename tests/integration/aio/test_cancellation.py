@@ -15,7 +15,8 @@ import pytest
 
 import txpool
 from tests.integration.aio.two_databases import TwoDatabases, struck_at
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
+from txpool.tm.manager import TransactionManager
 
 Transfer = Callable[[], Awaitable[None]]
 Way = Callable[[Transfer, int], Awaitable[bool]]
@@ -210,3 +211,35 @@ def test_a_loop_that_is_closed_while_the_end_waits_for_a_block(two: TwoDatabases
     assert not thread.is_alive()
     until(lambda: two.one.statistics().taken == two.two.statistics().taken == 0)
     assert (two.held(1), two.prepared) == ((0, 0), [])
+
+
+def test_as_its_block_is_entered(
+    two: TwoDatabases, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told of a transaction that was dropped: its block has not begun."""
+    begun: list[txpool.Transaction] = []
+    new_transaction = TransactionManager.new_transaction
+
+    def begin(*arguments: Any, **named: Any) -> txpool.Transaction:
+        begun.append(new_transaction(*arguments, **named))
+        begun[-1].after_completion(lambda _: ended.set())
+        task.cancel()
+        return begun[-1]
+
+    async def enter() -> None:
+        async with txpool.transaction():
+            raise AssertionError
+
+    async def main() -> None:
+        nonlocal task
+        task = asyncio.create_task(enter())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    task: asyncio.Task[None]
+    ended = threading.Event()
+    monkeypatch.setattr(TransactionManager, "new_transaction", begin)
+    asyncio.run(main())
+    assert ended.wait(SECONDS)
+    until(lambda: begun[0].rolling_back is not None and not begun[0].rolling_back.locked())
+    assert not caplog.records

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ import pytest
 import txpool
 from tests.integration.aio.two_databases import TwoDatabases
 from tests.support.waiting import until
-from txpool.aio.bridge import run
+from txpool.aio import poller
+from txpool.aio.bridge import current, run
 from txpool.log.sqlite import group
+from txpool.loops import READ
 from txpool.tm.manager import get_manager
 
 
@@ -72,6 +76,58 @@ def test_tasks_share_a_flush(two: TwoDatabases) -> None:
     asyncio.run(main())
     assert log.commits == before + 1
     assert {two.held(value) for value in range(5)} == {(1, 1)}
+
+
+class Turns:
+    """Calls that go on for so many turns of the loop, and then ask for what is called behind a turn."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        #: In which turn it was called, and how many had asked for it by then.
+        self.called: list[tuple[int, int]] = []
+        self._asked = 0
+
+    def tell(self) -> None:
+        self.called.append((self.turn, self._asked))
+
+    def work(self, turns: int, *, asks: bool) -> None:
+        call: Any = current()
+        mine, other = socket.socketpair()
+        with mine, other:
+            other.send(b"x")
+            for _ in range(turns):
+                call.wait_for(mine.fileno(), READ)
+        if asks:
+            self._asked += 1
+            call.after_turn(self.tell)
+
+    async def run(self, *works: tuple[int, bool]) -> list[tuple[int, int]]:
+        tasks = [asyncio.create_task(run(partial(self.work, turns, asks=asks))) for turns, asks in works]
+        await asyncio.sleep(0)
+        while not all(task.done() for task in tasks) or not self.called:
+            self.turn += 1
+            await asyncio.sleep(0)
+        return self.called
+
+
+def test_decisions_of_the_next_turns_share_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as other calls go on, a flush waits for a few turns: they may be about to decide."""
+    monkeypatch.setattr(poller, "_GATHERING", 3600.0)
+    ((_, asked),) = asyncio.run(Turns().run((1, True), (2, True), (3, True)))
+    assert asked == 3
+
+
+def test_a_flush_waits_for_a_few_turns_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "_GATHERING", 3600.0)
+    ((behind, _),) = asyncio.run(Turns().run((1, True), (50, False)))
+    ((alone, _),) = asyncio.run(Turns().run((1, True)))
+    assert behind == alone + poller._TURNS_MORE
+
+
+def test_a_flush_waits_for_no_turn_that_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "_GATHERING", 0.0)
+    called = asyncio.run(Turns().run((1, True), (2, True), (3, True)))
+    assert [asked for _, asked in called] == [1, 2, 3]
 
 
 def test_two_loops_that_first_decide_at_once(two: TwoDatabases, monkeypatch: pytest.MonkeyPatch) -> None:

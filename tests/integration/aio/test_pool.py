@@ -26,6 +26,19 @@ def test_a_thousand_tasks_on_few_connections(two: TwoDatabases) -> None:
         assert numbers.size <= 5
 
 
+def connections(two: TwoDatabases, most: int, *, max_wait: float) -> txpool.DataSource:
+    """A datasource with so many at most, for which one waits so many seconds."""
+    server = two.databases.server
+    return txpool.DataSource(
+        name="few",
+        driver="psycopg",
+        url=server.url("one"),
+        password=server.password,
+        pool_max_size=most,
+        pool_max_wait=max_wait,
+    )
+
+
 def test_in_turn(two: TwoDatabases) -> None:
     """A thousand tasks and threads wait for 20 connections: each gets one in the order in which they came.
 
@@ -33,15 +46,7 @@ def test_in_turn(two: TwoDatabases) -> None:
     """
     count, each = 1000, 20  # one in so many is a thread
     order: list[int] = []
-    server = two.databases.server
-    few = txpool.DataSource(
-        name="few",
-        driver="psycopg",
-        url=server.url("one"),
-        password=server.password,
-        pool_max_size=20,
-        pool_max_wait=120,
-    )
+    few = connections(two, 20, max_wait=120)
     pool = few.pool
 
     async def take(number: int) -> None:
@@ -124,3 +129,21 @@ def test_the_wait_has_its_end(two: TwoDatabases) -> None:
             await connection.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("in_task", [True, False])
+def test_a_transaction_waits_for_it_no_longer_than_its_timeout(two: TwoDatabases, in_task: bool) -> None:
+    few = connections(two, 1, max_wait=10_000)
+
+    async def main() -> None:
+        async with txpool.transaction(timeout=0.1):
+            await txpool.aconnect(few)
+
+    with few.connect(), pytest.raises(txpool.TransactionTimeout):
+        if in_task:
+            asyncio.run(main())
+        else:
+            with txpool.transaction(timeout=0.1):
+                few.connect()
+    assert few.statistics().waiting == 0
+    few.close()

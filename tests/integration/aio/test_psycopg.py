@@ -487,3 +487,67 @@ def test_a_notification_comes_as_its_task_is_cancelled(two: TwoDatabases, monkey
 
     monkeypatch.setattr(AsyncConnection, "_hear", cancelled)
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+@pytest.mark.parametrize("connections", [1, 2])
+def test_blocks_of_two_tasks_that_overlap(two: TwoDatabases, connections: int, fails: int) -> None:
+    """Their savepoints are of one session: the one's rollback would undo the other's work, or psycopg refuses it."""
+
+    async def part(connection: AsyncConnection, value: int, mine: asyncio.Event, other: asyncio.Event) -> None:
+        async with connection.transaction():
+            await connection.execute("insert into t values (%s)", (value,))
+            mine.set()
+            await other.wait()
+            if value == fails:
+                raise ZeroDivisionError
+
+    async def main() -> None:
+        with pytest.raises(txpool.TransactionRolledBack, match=r"wrong nesting level|another task"):
+            async with txpool.transaction():
+                await two.insert(0)
+                one, another = asyncio.Event(), asyncio.Event()
+                first = second = await txpool.aconnect(two.one)
+                if connections == 2:
+                    second = await txpool.aconnect(two.one)
+                await asyncio.gather(
+                    part(first, 1, one, another), part(second, 2, another, one), return_exceptions=True
+                )
+
+    asyncio.run(main())
+    assert values(two) == values(two, "two") == []
+
+
+@pytest.mark.parametrize("where", ["before", "within"])
+def test_another_task_works_while_a_block_is_undone(two: TwoDatabases, where: str) -> None:
+    """One that was started in the block is in it: what it did is undone. Any other's work would be lost."""
+
+    async def work(begun: asyncio.Event, done: asyncio.Event) -> None:
+        await begun.wait()
+        async with await txpool.aconnect(two.one) as connection:
+            await connection.execute("insert into t values (2)")
+        done.set()
+
+    async def main() -> None:
+        async with txpool.transaction():
+            await two.insert(0)
+            connection = await txpool.aconnect(two.one)
+            begun, done, tasks = asyncio.Event(), asyncio.Event(), list[asyncio.Task[None]]()
+            if where == "before":
+                tasks.append(asyncio.create_task(work(begun, done)))
+            with pytest.raises(ZeroDivisionError):
+                async with connection.transaction():
+                    await connection.execute("insert into t values (1)")
+                    begun.set()
+                    if where == "within":
+                        tasks.append(asyncio.create_task(work(begun, done)))
+                    await done.wait()
+                    raise ZeroDivisionError
+            await tasks[0]
+
+    if where == "before":
+        with pytest.raises(txpool.TransactionRolledBack, match="another task"):
+            asyncio.run(main())
+    else:
+        asyncio.run(main())
+    assert values(two) == values(two, "two") == ([0] if where == "within" else [])

@@ -157,6 +157,25 @@ def test_rows_that_arrive_are_not_a_call_each(two: TwoDatabases, way: str, count
     assert asyncio.run(main()) == [(number, f"fare {number}") for number in range(1, count + 1)]
 
 
+def test_a_copy_that_has_ended_is_asked_for_no_more(two: TwoDatabases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred looks for what cannot come would take longer than a small COPY."""
+    looks: list[None] = []
+    steps = psycopg.Copy._read_gen
+
+    def counting(self: psycopg.Copy) -> Any:
+        looks.append(None)
+        return steps(self)
+
+    monkeypatch.setattr(psycopg.Copy, "_read_gen", counting)
+
+    async def main() -> None:
+        async with await txpool.aconnect(two.one) as connection:
+            assert [row async for row in by_parts(connection.cursor(), "select 1, 'x'", "")] == [(1, "x")]
+
+    asyncio.run(main())
+    assert len(looks) < 5
+
+
 @ways
 def test_rows_before_one_that_fails(two: TwoDatabases, way: str) -> None:
     """They are given, as by psycopg, and the error behind them."""
@@ -237,6 +256,38 @@ def test_a_copy_whose_part_was_cancelled_is_not_done(two: TwoDatabases, method: 
             assert txpool.current() is not None
 
     asyncio.run(main())
+    assert two.databases.rows("one", "select a from t") == [(-1,)]
+
+
+@pytest.mark.parametrize("method", ["read", "read_row"])
+def test_a_copy_whose_part_was_cancelled_is_read_no_further(
+    two: TwoDatabases, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program swallows the cancellation, and goes on: else it would take for all what lacks a row."""
+    waited = "case when i = 6 then length(pg_advisory_xact_lock_shared(39)::text) else 0 end"
+    query = f"copy (select i, repeat('x', 100000 + {waited}) from generate_series(1, 9) i) to stdout"
+
+    async def main() -> None:
+        task: Any = asyncio.current_task()
+        async with txpool.transaction(), await txpool.aconnect(two.one) as connection:
+            await connection.execute("insert into t values (-1)")
+            with pytest.raises(txpool.OperationalError, match="a part of this COPY"):
+                async with connection.transaction(), connection.cursor().copy(query) as copy:
+                    for _ in range(5):
+                        await getattr(copy, method)()
+                    with struck_at(1, task.cancel), pytest.raises(asyncio.CancelledError):
+                        await getattr(copy, method)()
+                    task.uncancel()
+                    await getattr(copy, method)()
+
+    with psycopg.connect(two.databases.dsn("one"), autocommit=True) as holder:
+        holder.execute("select pg_advisory_lock(39)")
+
+        def too_late(*_: Any, **__: Any) -> None:
+            holder.execute("select pg_advisory_unlock(39)")
+
+        monkeypatch.setattr(psycopg.Connection, "cancel_safe", too_late)
+        asyncio.run(main())
     assert two.databases.rows("one", "select a from t") == [(-1,)]
 
 

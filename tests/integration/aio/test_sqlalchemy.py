@@ -6,7 +6,7 @@ import asyncio
 import gc
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +257,57 @@ def test_cancelled_at_each_switch(
     assert {*outcomes} == {(0, 0), (1, 1)}
 
 
+def test_what_a_cancelled_session_has_not_committed_is_never_kept(two: TwoDatabases, engines: Engines) -> None:
+    """Its task goes on within the block, and ends that."""
+
+    async def work(value: int) -> None:
+        async with txpool.transaction():
+            with suppress(asyncio.CancelledError):
+                async with AsyncSession(engines[0]) as session:
+                    session.add(Row(a=value))
+                    await session.flush()
+                    await session.execute(sa.select(Row))
+            await insert(engines[1:], value)
+
+    async def sweep() -> list[tuple[int, int]]:
+        await work(0)
+        outcomes: list[tuple[int, int]] = []
+        number, reached = 1, True
+        while reached:
+            task = asyncio.ensure_future(work(number))
+            with struck_at(number, task.cancel) as switches:
+                await asyncio.wait([task])
+            reached = len(switches) >= number
+            error = None if task.cancelled() else task.exception()
+            assert error is None or isinstance(error, txpool.TransactionRolledBack) or "given up" in str(error)
+            outcomes.append(two.held(number))
+            assert outcomes[-1][0] == 0, f"at switch {number}"
+            number += 1
+        return outcomes
+
+    assert {*asyncio.run(sweep())} == {(0, 0), (0, 1)}
+    assert two.one.statistics().taken == two.two.statistics().taken == 0
+
+
+def test_what_a_session_that_nobody_closes_has_not_committed_is_never_kept(two: TwoDatabases, engines: Engines) -> None:
+    """SQLAlchemy terminates its connection as it is collected, and cannot wait for a rollback there."""
+
+    async def work() -> None:
+        async with txpool.transaction():
+            session = AsyncSession(engines[0])
+            session.add(Row(a=1))
+            await session.flush()
+            del session
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", sa.exc.SAWarning)
+                gc.collect()
+            await insert(engines, 2)
+
+    with pytest.raises(txpool.ProgrammingError, match="and nobody has closed it"):
+        asyncio.run(work())
+    assert (two.held(1), two.held(2)) == ((0, 0), (0, 0))
+
+
 def test_a_cancelled_request_leaves_nothing(two: TwoDatabases, engines: Engines) -> None:
     """It waits for a row. Outside any transaction, too."""
     two.databases.execute("one", "insert into t values (0)")
@@ -340,3 +391,23 @@ def test_a_statement_outside_any_transaction(two: TwoDatabases, required: str) -
         asyncio.run(main(source))
     assert two.held(1) == (1, 0)
     assert two.held(2) == (0, 0)
+
+
+@pytest.mark.parametrize("in_task", [True, False])
+def test_what_a_new_engine_asks_its_server_names_no_other_line(two: TwoDatabases, in_task: bool) -> None:
+    server = two.databases.server
+    options: dict[str, Any] = {"driver": "psycopg", "transaction_required": "warn", "password": server.password}
+    source = txpool.DataSource(name="checked", url=server.url("one"), **options)
+    statement = sa.text("select 1")
+
+    async def main() -> None:
+        async with txpool.create_async_engine(source).begin() as connection:
+            await connection.execute(statement)
+
+    with source, pytest.warns(txpool.OutsideTransactionWarning) as warned:
+        if in_task:
+            asyncio.run(main())
+        else:
+            with txpool.create_engine(source).begin() as connection:
+                connection.execute(statement)
+    assert {each.filename for each in warned} == {__file__}

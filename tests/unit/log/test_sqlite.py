@@ -324,10 +324,11 @@ def test_a_busy_log_refuses_before_anything_is_written(folder: Path, log: Sqlite
     assert log.abort(gtrid) is Resolution.ABORTED
 
 
-def test_a_damaged_record_stops_the_reader(folder: Path, log: SqliteLog) -> None:
+@pytest.mark.parametrize("text", ["[[1", '[["1:one:L","one","7/5","771"]]', '[["1:one:L","one",75,{}]]', "[7]"])
+def test_a_damaged_record_stops_the_reader(folder: Path, log: SqliteLog, text: str) -> None:
     gtrid = decide(log)
     database = sqlite3.connect(folder / "log.db")
-    database.execute("UPDATE decisions SET branches = '[[1'")
+    database.execute("UPDATE decisions SET branches = ?", (text,))
     database.commit()
     database.close()
     with pytest.raises(LogError, match=f"{gtrid} is damaged"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.stores import Opener, branches_of, gtrid_of
-from txpool import failpoints
+from txpool import failpoints, packed
 from txpool.errors import ConfigurationError, LogError
 from txpool.log import (
     DecisionLog,
@@ -18,6 +18,7 @@ from txpool.log import (
     Refused,
     Resolution,
     SqliteLog,
+    decisions,
     folder_of,
     open_log,
 )
@@ -258,3 +259,26 @@ def test_the_url_names_the_store(tmp_path: Path) -> None:
 def test_a_url_of_no_store_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="sqlite:///folder"):
         open_log(url, node="n")
+
+
+@pytest.mark.parametrize("few", [packed.FEW, 3], ids=["few", "very many"])
+@pytest.mark.parametrize("count", [0, 3, 7])
+def test_decisions_are_read_in_parts(
+    opener: Opener, log: DecisionLog, count: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "PAGE", 3)
+    monkeypatch.setattr(packed, "FEW", few)
+    gtrids = [gtrid_of(log, number) for number in range(3 * count)]
+    for place, gtrid in enumerate(gtrids):
+        if place % 3 == 0:
+            log.record(gtrid, branches_of(gtrid))
+        elif place % 3 == 1:
+            log.abort(gtrid)
+        else:
+            log.note_last(gtrid, "ledger")
+    found = opener().decisions()
+    assert sorted(found) == sorted(gtrids[::3])
+    assert {gtrid: each.branches for gtrid, each in found.items()} == {
+        gtrid: tuple(branches_of(gtrid)) for gtrid in gtrids[::3]
+    }
+    assert len(found) == count

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
@@ -22,7 +22,7 @@ from txpool.errors import LogError
 from txpool.locks import Lock
 from txpool.log import forks
 from txpool.log.base import Decision, Heuristic, IncarnationState, resolution_of
-from txpool.log.decisions import DecisionRecords, decisions_in, last_resources_in
+from txpool.log.decisions import DecisionRecords, decisions_in, last_resources_in, pages
 from txpool.log.formats import FORMAT
 from txpool.log.locations import INCARNATION, LocationNotes
 from txpool.log.side_records import SqlSideRecords
@@ -52,7 +52,10 @@ _ABORT_NOTED: Final[Script] = (
     "UPDATE txpool_decisions SET branches = NULL WHERE gtrid = %(gtrid)s AND substr(branches, 1, 1) = '{'",
 )
 _DELETE_DECISION: Final[Script] = ("DELETE FROM txpool_decisions WHERE gtrid = %(gtrid)s",)
-_DECISIONS: Final[Script] = ("SELECT gtrid, branches, made FROM txpool_decisions WHERE branches IS NOT NULL",)
+_DECISIONS: Final[Script] = (
+    """SELECT gtrid, branches, made FROM txpool_decisions WHERE gtrid > %(gtrid)s AND branches IS NOT NULL
+    ORDER BY gtrid LIMIT %(size)s""",
+)
 _ABORTED: Final[Script] = ("SELECT gtrid FROM txpool_decisions WHERE branches IS NULL",)
 _FINISHED: Final[Script] = ("SELECT gtrid FROM txpool_finished",)
 _POINTERS: Final[Script] = ("SELECT gtrid, datasource FROM txpool_pointers",)
@@ -199,8 +202,11 @@ class SqlLog(DecisionRecords, SqlSideRecords, LocationNotes, TimeoutNotes):
     def finished(self) -> set[str]:
         return {gtrid for (gtrid,) in self._sessions.read(_FINISHED)}
 
-    def decisions(self) -> dict[str, Decision]:
-        return decisions_in(self._sessions.read(_DECISIONS), self._name)
+    def decisions(self) -> Mapping[str, Decision]:
+        return decisions_in(pages(self._decisions_after), self._name)
+
+    def _decisions_after(self, gtrid: str, size: int) -> list[tuple[str, str, float]]:
+        return self._sessions.read(_DECISIONS, {"gtrid": gtrid, "size": size})
 
     def aborted(self) -> set[str]:
         return {gtrid for (gtrid,) in self._sessions.read(_ABORTED)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import astuple
 from functools import partial
@@ -20,7 +20,7 @@ from txpool.errors import LogError
 from txpool.locks import Lock
 from txpool.log import forks
 from txpool.log.base import Decision, Heuristic, IncarnationState, SideRecord, resolution_of
-from txpool.log.decisions import DecisionRecords, decisions_in, last_resources_in
+from txpool.log.decisions import DecisionRecords, decisions_in, last_resources_in, pages
 from txpool.log.formats import FORMAT
 from txpool.log.locations import INCARNATION, LocationNotes
 from txpool.log.side_records import SqliteSideRecords
@@ -45,6 +45,8 @@ _DROP_NOTE = "UPDATE decisions SET branches = NULL WHERE gtrid = ? AND substr(br
 _POINT = """INSERT INTO pointers (gtrid, datasource) SELECT :gtrid, :datasource FROM incarnations
     WHERE name = :incarnation AND fenced = 0 AND NOT EXISTS (SELECT 1 FROM decisions WHERE gtrid = :gtrid)
     ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1 WHERE datasource = excluded.datasource"""
+_DECISIONS = """SELECT gtrid, branches, made FROM decisions WHERE gtrid > ? AND branches IS NOT NULL
+    ORDER BY gtrid LIMIT ?"""
 _IS_FENCED = """SELECT 1 FROM (SELECT name, fenced FROM incarnations UNION ALL SELECT name, 1 FROM expired)
     WHERE name = ? AND fenced > 0"""
 _FINISH = """INSERT INTO finished (gtrid) VALUES (?) ON CONFLICT (gtrid) DO UPDATE SET touched = touched + 1"""
@@ -161,9 +163,8 @@ class SqliteLog(DecisionRecords, SqliteSideRecords, LocationNotes, TimeoutNotes)
     def finished(self) -> set[str]:
         return {gtrid for (gtrid,) in self._read("SELECT gtrid FROM finished")}
 
-    def decisions(self) -> dict[str, Decision]:
-        rows = self._read("SELECT gtrid, branches, made FROM decisions WHERE branches IS NOT NULL")
-        return decisions_in(rows, f"the decision log {self._folder.database}")
+    def decisions(self) -> Mapping[str, Decision]:
+        return decisions_in(pages(partial(self._read, _DECISIONS)), f"the decision log {self._folder.database}")
 
     def aborted(self) -> set[str]:
         return {gtrid for (gtrid,) in self._read("SELECT gtrid FROM decisions WHERE branches IS NULL")}

@@ -26,7 +26,7 @@ class TaskWriter:
             thread.start()  # two loops at once start two, which does no harm
 
     def tell_after_turn(self, call: TaskCall) -> None:
-        """Something is queued: it is written behind the turn of the call's loop, with what its other tasks queue."""
+        """Something is queued: it is written with what other tasks of the loop queue in this turn or the next ones."""
         call.after_turn(self.tell)
 
     def tell(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -82,6 +83,8 @@ class Consumer:
         self._of, self._function, self._most, self._poll = of, function, max_messages, poll
         #: Tries that do not count, which is still to be written.
         self._owed: list[_Try] = []
+        #: By process: what its one run holds.
+        self._runs: dict[int, object] = {}
         self.__doc__ = function.__doc__
 
     def __call__(self, messages: list[ReceivedMessage]) -> object:
@@ -96,8 +99,8 @@ class Consumer:
         """Receive and do batches until `stopped()` is true, which is asked between batches; returns how many messages.
 
         With `once` it ends when there is nothing to receive now. Errors of a batch are logged, and it goes on; those of
-        its configuration are raised. Used by one thread; any number of processes may run it. ProgrammingError within a
-        transaction.
+        its configuration are raised. Any number of processes may run it. ProgrammingError within a transaction, and if
+        another thread runs it.
         """
         source = self.session
         if current() is not None:
@@ -105,6 +108,24 @@ class Consumer:
                 f"the consumer of {source.name} runs within a transaction, and has one of its own for each batch. "
                 "Nothing was received: run it outside"
             )
+        with self._alone(source):
+            return self._loop(source, stopped, once=once)
+
+    @contextmanager
+    def _alone(self, source: MessageSession) -> Iterator[None]:
+        mine, process = object(), os.getpid()
+        try:
+            if self._runs.setdefault(process, mine) is not mine:
+                raise ProgrammingError(
+                    f"the consumer of {source.name} is run by another thread, and one at a time does. Nothing was "
+                    "received: let other processes run it"
+                )
+            yield
+        finally:
+            if self._runs.get(process) is mine:
+                del self._runs[process]
+
+    def _loop(self, source: MessageSession, stopped: Callable[[], bool], *, once: bool) -> int:
         self._recover()
         done, singly, failures = 0, self._most, 0
         while not stopped():
@@ -125,6 +146,9 @@ class Consumer:
                             break
                         time.sleep(_PAUSE)
                 failures = 0
+            except SystemExit as error:
+                logger.error("%s: the consumer's function ends the process: %s", source.name, described(error))
+                raise
             except Exception as error:
                 failures += 1
                 with suppress(Exception):  # else before the next one
@@ -282,8 +306,8 @@ def _require_takes_batch(function: Work) -> None:
     """ProgrammingError if it cannot be called so: each call would fail, and each message be parked for that."""
     try:
         inspect.signature(function).bind([])
-    except ValueError:
-        return  # it is built in, and does not tell
+    except (ValueError, NameError):
+        return  # it does not tell: it is built in, or its annotations name what only type checkers see
     except TypeError as error:
         raise ProgrammingError(
             f"the consumer {getattr(function, '__qualname__', function)} cannot be called with a list of messages "

@@ -18,7 +18,7 @@ from txpool.resources.jdbc.dbapi.errors import ConnectionLost, call
 from txpool.resources.jdbc.dbapi.errors import Error as JavaError
 from txpool.resources.jms.connection import ERROR, ID, JmsConnection, body_of
 from txpool.resources.jms.manager import MANAGER
-from txpool.resources.messages.tables import Outgoing, readable
+from txpool.resources.messages.tables import Outgoing, readable, take_id
 from txpool.tm.demarcation.block import transaction
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class _UnreadableMessage(ReceivedMessage):
 class JmsSession(MessageSession):
     """Sends to a queue or a topic, and receives from a queue."""
 
+    _own_header = ID
+
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self._queue, self._topic = source.settings.queue, source.settings.topic
@@ -69,9 +71,12 @@ class JmsSession(MessageSession):
                     f"{self.name}: JMS has no header {name!r}: a header's name is one of Java's, and none of JMS's own "
                     "words. Nothing was sent"
                 )
-            _require_text(value, name)
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise NotSupportedError(f"the header {name} is no text that JMS can keep. Nothing was sent") from None
         with self._branch() as raw:
-            target = raw.topic(self._topic) if self._topic is not None else raw.queue(self._from())
+            target = raw.topic(self._topic) if self._topic is not None else raw.queue(self._from(), sends=True)
             until = ambient_transaction().deadlines.before_decision()
             patience = inf if until is None else max(0.1, until - time.monotonic())
             raw.send(target, raw.message(sent), delay=sent.delay, patience=patience)
@@ -126,11 +131,8 @@ class JmsSession(MessageSession):
             if isinstance(error, JavaError) and error.java_class != _NO_TEXT:
                 raise
             raise NotSupportedError(f"{self.name}: a message is no text that can be read: {described(error)}") from None
-        place, made = _place(found), headers.get(ID, "")
-        if made and readable(made) == made:
-            del headers[ID]
-        else:
-            made = place if _is_named(place) else f"{raw.identity}-{place}"
+        place = _place(found)
+        made = take_id(headers, ID, place if _is_named(place) else f"{raw.identity}-{place}")
         tries = self._tries(found, place)
         return ReceivedMessage(body, None, headers, made, int(found.getJMSTimestamp()) / 1000, place, tries)
 
@@ -232,10 +234,3 @@ def _place(found: Any) -> str:
 
 def _is_named(place: str) -> bool:
     return place.startswith("ID:")
-
-
-def _require_text(value: str, name: str) -> None:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise NotSupportedError(f"the header {name} is no text that JMS can keep. Nothing was sent") from None

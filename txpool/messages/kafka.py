@@ -7,7 +7,6 @@ nothing is sent to Kafka, Kafka takes no part in the commit.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from txpool.errors import (
     IntegrityError,
+    InterfaceError,
     NotSupportedError,
     OperationalError,
     ProgrammingError,
@@ -24,11 +24,10 @@ from txpool.errors import (
     chain,
     described,
 )
-from txpool.messages.kafka_received import LOOKS, OF_TOPIC, ConsumedTopic, ReceivedBuffer, has_read_all, message_of
+from txpool.messages.kafka_received import OF_TOPIC, ConsumedTopic, ReceivedBuffer, has_read_all, message_of
 from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, apart, database_of
 from txpool.resources.kafka.manager import MANAGER, parking_topic
-from txpool.resources.messages.tables import Outgoing, TopicPart, readable, tables_of
-from txpool.resources.messages.tries import Tried
+from txpool.resources.messages.tables import ID_HEADER, Outgoing, TopicPart, Tried, readable, tables_of
 from txpool.tm.completion.status import Status
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.rules.enlistment import require_log
@@ -45,32 +44,30 @@ logger = logging.getLogger("txpool.messages")
 
 #: The header with the error for which a message is parked in a topic.
 _ERROR = "txpool-error"
-#: For how many seconds a receive polls at least: by polls that never wait, a consumer may never join its group.
+#: For how many seconds a receive polls at least, once its consumer has joined the group.
 _LEAST = 0.1
-#: After so many seconds of polls without the group's coordinator the client is closed: a lookup of kafka-python's may
-#: never end, and then each poll waits for that one.
-_LONGEST_LOOKUP = 30.0
+#: For how many seconds it waits for that.
+_LONGEST_JOIN = 10.0
 
 
 class KafkaSession(MessageSession):
     """Sends to and receives from a topic."""
 
     _key_lengths = (0, inf)  # of other programs, too, whose messages are sent on
+    _own_header = ID_HEADER
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         settings = source.settings
         MANAGER.require_client(settings)
-        self._topic: str = settings.topic or ""
-        self._group = settings.group
+        self._topic, self._group = settings.topic or "", settings.group
         self._parking_topic = parking_topic(settings)
         self._topics: Topics | None = None
         self._consumer: tuple[int, KafkaConsumer] | None = None
         self._buffers: dict[int, ReceivedBuffer] = {}
-        self._looked_up = 0.0  #: For how many seconds polls have waited for the group's coordinator.
-        self._unassigned = 0  #: How many looks in a row have found no partition assigned.
         self._polling = False  #: A poll has begun, and an interrupt may have kept its records from the buffers.
-        source.when_closed.append(self._close)
+        self._ended = False  #: Its source is closed.
+        source.when_closed.callback(self._close, ended=True)
 
     @property
     def datasource(self) -> DataSource:
@@ -102,25 +99,27 @@ class KafkaSession(MessageSession):
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def _receive(self, ambient: Transaction, most: int, timeout: float) -> list[ReceivedMessage]:
-        deadline, left = time.monotonic() + timeout, 0.0
+        from txpool.resources.kafka.reader import is_member
+
+        began, ready, left = time.monotonic(), False, 0.0
         with self._alone():
             begun = self._begun(ambient)
-            for again in itertools.count():
+            while True:
                 taken: list[ReceivedMessage] = []
                 for number, buffer in [*self._buffers.items()]:
                     if len(taken) < most and buffer.not_before <= time.monotonic():
                         taken += self._take(begun, number, buffer, most - len(taken))
-                if taken or (again and left <= _LEAST):
-                    break
+                if taken or (ready and left <= _LEAST):
+                    return taken
                 ambient.require_active()
-                left = max(_LEAST, deadline - time.monotonic())
+                waited = time.monotonic() - began
+                ready = bool(self._buffers) or is_member(self._kafka()) or waited > _LONGEST_JOIN
+                left = max(_LEAST, timeout - waited)
                 self._poll(min(1.0, left))
-            return taken
 
     def _begun(self, ambient: Transaction) -> dict[int, tuple[int, int]]:
         """By partition: where this transaction's work begins, and where it ends."""
-        begun: dict[int, tuple[int, int]] | None = ambient.values.get(self)
-        if begun is None:
+        if (begun := ambient.values.get(self)) is None:
             begun = ambient.values[self] = {}
             ambient.before_completion(lambda: self._advance(begun), interposed=True)
             ambient.after_completion(lambda status: self._drop(begun, status))
@@ -130,8 +129,7 @@ class KafkaSession(MessageSession):
         if status is Status.COMMITTED:
             with suppress(ProgrammingError), self._alone():  # another thread that receives sees it by itself
                 for number, (_, after) in begun.items():
-                    buffer = self._buffers.get(number)
-                    if buffer is not None:
+                    if (buffer := self._buffers.get(number)) is not None:
                         self._trim(number, buffer, after)
 
     def _take(
@@ -174,18 +172,17 @@ class KafkaSession(MessageSession):
 
     def wait(self, timeout: float) -> bool:
         with self._alone():
-            for again in (True, False):
-                now = time.monotonic()
-                waiting = [each for each in self._buffers.values() if each.records and each.not_before <= now]
-                if waiting or not again:
-                    return bool(waiting)
+            if not self._has_some():
                 self._poll(max(_LEAST, timeout))
-        return False
+            return self._has_some()
+
+    def _has_some(self) -> bool:
+        now = time.monotonic()
+        return any(each.records and each.not_before <= now for each in self._buffers.values())
 
     def has_read_all(self) -> bool:
         with self._alone():
-            self._unassigned = 0 if self._kafka().assignment() else self._unassigned + 1
-            return not 0 < self._unassigned < LOOKS and has_read_all(self._kafka(), self._buffers)
+            return has_read_all(self._kafka(), self._buffers)
 
     def take_one(self) -> ReceivedMessage | None:
         with self._alone():
@@ -259,19 +256,24 @@ class KafkaSession(MessageSession):
     # -- Kafka's own consumer -----------------------------------------------------------------------------------
 
     def _poll(self, timeout: float) -> None:
+        from txpool.resources.kafka.reader import poll
+
         consumer = self._kafka()
         if self._polling:  # an interrupt may have lost what the last one has returned, or kept it in part
             self._buffers.clear()
         self._polling = True
         self._pause(consumer)
         began = time.monotonic()
-        polled = consumer.poll(timeout_ms=int(max(0.0, timeout) * 1000))
-        self._require_coordinator(consumer, time.monotonic() - began)
+        try:
+            polled = poll(consumer, timeout)
+            self._consumed.require_progress(consumer, time.monotonic() - began)
+        except Exception:  # its thread may have ended, and then each poll fails
+            self._close()
+            raise
         assigned = {place.partition: place for place in consumer.assignment()}
-        unknown = not assigned and self._consumed.id is None  # or others have all its partitions
-        if polled or unknown or assigned.keys() - self._buffers.keys():
+        if polled or not assigned or assigned.keys() - self._buffers.keys():
             found = MANAGER.requests_of(self.source).topic_id(self._topic)
-            if unknown and found is None:
+            if not assigned and found is None:  # else others have all its partitions
                 raise OperationalError(f"{self.name}: there is no topic {self._topic}, and nothing was received")
             self._consumed.require_id(found, lambda number: self._position_or_start(OF_TOPIC, number))
         for number in self._buffers.keys() - assigned.keys():
@@ -291,18 +293,6 @@ class KafkaSession(MessageSession):
                     self._require_reached(place, filled.end)
                     consumer.seek(place, filled.end)
         self._polling = False
-
-    def _require_coordinator(self, consumer: KafkaConsumer, polled: float) -> None:
-        """OperationalError if polls do not find the group's coordinator; this one took so many seconds."""
-        from txpool.resources.kafka.reader import knows_coordinator
-
-        self._looked_up = 0.0 if knows_coordinator(consumer) else self._looked_up + polled
-        if self._looked_up > _LONGEST_LOOKUP:
-            self._close()
-            raise OperationalError(
-                f"{self.name}: no broker has told for {_LONGEST_LOOKUP:.0f} s who coordinates the group {self._group}, "
-                "and nothing was received. The next try connects anew"
-            )
 
     def _require_reached(self, place: TopicPartition, position: int) -> None:
         self._consumed.require_reached(place.partition, position, self._kafka().end_offsets([place])[place])
@@ -325,22 +315,33 @@ class KafkaSession(MessageSession):
 
     def _kafka(self) -> KafkaConsumer:
         if self._consumer is None or self._consumer[0] != os.getpid():
-            from txpool.resources.kafka.reader import read_any_header
+            from txpool.resources.kafka.reader import mend
 
             settings = self.source.settings
+            if self._ended:  # nobody would close another consumer, which keeps its partitions from the group's others
+                raise InterfaceError(
+                    f"{self.name}: this session is closed, and nothing was received: txpool.session() makes another"
+                )
             if self._group is None:
                 raise settings.properties.error("group", "is missing: write group = shop")
             made = MANAGER.consumer(settings, self._topic, group_id=self._group, auto_offset_reset="earliest")
-            read_any_header(made)
+            try:
+                mend(made, self._topic)
+            except BaseException:  # an interrupt: its thread would stay
+                made.close(autocommit=False)
+                raise
             self._consumed = ConsumedTopic(self.name, self._topic, self._group, self.datasource.name)
             self._consumer = os.getpid(), made
             self._buffers = {}
         return self._consumer[1]
 
-    def _close(self) -> None:
-        if self._consumer is not None and self._consumer[0] == os.getpid():
-            self._consumer[1].close(autocommit=False)
-        self._consumer, self._buffers, self._looked_up = None, {}, 0.0
+    def _close(self, *, ended: bool = False) -> None:
+        self._ended |= ended
+        found, self._consumer = self._consumer, None
+        self._buffers = {}
+        if found is not None and found[0] == os.getpid():
+            with suppress(Exception):  # if its thread has ended
+                found[1].close(autocommit=False)
 
     # -- positions ----------------------------------------------------------------------------------------------
 

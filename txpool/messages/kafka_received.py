@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from txpool.errors import OperationalError
+from txpool.errors import OperationalError, described
 from txpool.messages.session import ReceivedMessage
-from txpool.resources.messages.tables import readable
+from txpool.resources.messages.tables import ID_HEADER, take_id
 
 if TYPE_CHECKING:
-    from kafka import KafkaConsumer
+    from kafka import KafkaConsumer, TopicPartition
 
 
-#: After so many looks other members have all partitions: a first assignment may come before the topic is known.
-LOOKS = 50
+#: After so many seconds of polls without the group's coordinator, or while a partition stands still, the client is
+#: closed: a lookup, or a fetch, may never end.
+_LONGEST_LOOKUP = 30.0
+_LONGEST_STANDSTILL = 60.0
 #: The number of no partition: the row of the topic's id, beside the positions of its partitions.
 OF_TOPIC: Final = -1
 
@@ -50,6 +52,52 @@ class ConsumedTopic:
     positions: str
     #: What the consumer has begun with; None until there is such a topic.
     id: str | None = None
+    #: For how many seconds polls have waited for the group's coordinator; since the last look at the partitions.
+    looked_up: float = 0.0
+    polled: float = 0.0
+    #: Where partitions were, at the last look, that have more.
+    behind: dict[TopicPartition, int | None] = field(default_factory=dict)
+
+    def require_progress(self, consumer: KafkaConsumer, seconds: float) -> None:
+        """OperationalError if polls, of which the last took so many seconds, go on to receive nothing of what is there.
+
+        kafka-python says nothing then.
+        """
+        from kafka.errors import KafkaError
+
+        from txpool.resources.kafka.reader import is_member, knows_coordinator
+
+        self.looked_up = 0.0 if knows_coordinator(consumer) else self.looked_up + seconds
+        if self.looked_up > _LONGEST_LOOKUP:
+            raise OperationalError(
+                f"{self.session}: no broker has told for {_LONGEST_LOOKUP:.0f} s who coordinates the group "
+                f"{self.group}, and nothing was received. The next try connects anew"
+            )
+        paused = consumer.paused()
+        self.behind = {place: at for place, at in self.behind.items() if place not in paused}
+        if not is_member(consumer):
+            self.polled, self.behind = 0.0, {}
+        elif (polled := self.polled + seconds) <= _LONGEST_STANDSTILL:
+            self.polled = polled
+        else:
+            places = [*consumer.assignment() - paused]
+            try:
+                ends = consumer.end_offsets(places) if places else {}
+                found = {place: consumer.position(place, timeout_ms=1000) for place in places}
+            except KafkaError as error:
+                raise OperationalError(
+                    f"{self.session}: no broker tells how far {self.topic} is received, and nothing was: "
+                    f"{described(error)}. The next try connects anew"
+                ) from error
+            for place, at in found.items():
+                if place in self.behind and self.behind[place] == at:
+                    raise OperationalError(
+                        f"{self.session}: partition {place.partition} of {self.topic} ends at {ends[place]}, and has "
+                        f"stood still at {at} for {_LONGEST_STANDSTILL:.0f} s of polls. Nothing was received: its "
+                        "broker, or the network, has stalled, or a message is longer than "
+                        "driver.receive_message_max_bytes. The next try connects anew"
+                    )
+            self.polled, self.behind = 0.0, {place: at for place, at in found.items() if (at or 0) < ends[place]}
 
     def require_id(self, found: str | None, kept: Callable[[int], int]) -> None:
         """OperationalError if the topic has another id by now, or had one when its positions were begun.
@@ -85,14 +133,8 @@ class ConsumedTopic:
 
 def message_of(topic: str, record: Any, begun: int, tries: int = 0) -> ReceivedMessage:
     """The message of a record of kafka-python's."""
-    from txpool.resources.kafka.records import ID_HEADER
-
     headers = {str(name): (value or b"").decode("utf-8", "surrogateescape") for name, value in record.headers}
-    made = headers.get(ID_HEADER, "")
-    if made and readable(made) == made:
-        del headers[ID_HEADER]
-    else:  # it is anybody's text: neither a log nor every database could keep it
-        made = f"{topic}-{record.partition}-{record.offset}"
+    made = take_id(headers, ID_HEADER, f"{topic}-{record.partition}-{record.offset}")
     key = None if record.key is None else record.key.decode("utf-8", "surrogateescape")
     place = ReceivedPlace(record.partition, record.offset, begun)
     return ReceivedMessage(record.value, key, headers, made, record.timestamp / 1000, place, tries)
@@ -100,9 +142,9 @@ def message_of(topic: str, record: Any, begun: int, tries: int = 0) -> ReceivedM
 
 def has_read_all(consumer: KafkaConsumer, buffers: Mapping[int, ReceivedBuffer]) -> bool:
     """Whether it is a member of its group, and has no more to read: what is in the buffers is to be tried later."""
-    from kafka.structs import MemberState
+    from txpool.resources.kafka.reader import is_member
 
-    if consumer.group_metadata().state != MemberState.STABLE:
+    if not is_member(consumer):
         return False
     assigned = consumer.assignment()
     if any(each.partition not in buffers for each in assigned):

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from txpool.errors import OperationalError, ProgrammingError
 from txpool.messages.session import MessageSession, ReceivedMessage, apart, database_of, looked
-from txpool.resources.messages.tables import Outgoing, QueuedRow, readable, tables_of
-from txpool.resources.messages.tries import QUEUED, Tried
+from txpool.resources.messages.tables import QUEUED, Outgoing, QueuedRow, Tried, readable, tables_of
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
 
@@ -75,8 +74,8 @@ class QueueSession(MessageSession):
         return [(number, key, due) for number, key, due, message in rows if message not in own]
 
     def _sent_by(self, ambient: Transaction | None) -> set[str]:
-        """The ids of what a transaction has sent itself: that is received once it has committed."""
-        return set() if ambient is None else ambient.values.setdefault(self, set())
+        """The ids of what a transaction has sent itself, by whatever session: it is received once it has committed."""
+        return set() if ambient is None else ambient.values.setdefault(QueueSession, set())
 
     def _hold(
         self, cursor: Any, window: list[tuple[int, str | None, bool]], most: int, keys: dict[str | None, bool]
@@ -92,22 +91,26 @@ class QueueSession(MessageSession):
                 some, due = due[: most - len(held)], due[most - len(held) :]
                 held += [row for row in self._tables.read(cursor, self._queue, some) if row.due]
             return held
-        numbers: list[int] = []
-        for number, key, is_due in window:
-            if key is None or not is_due:
-                keys[key] = key is None
-            elif key not in keys:
-                keys[key] = self._tables.hold_key(cursor, key)
-            if keys[key] and is_due:
-                numbers.append(number)
-            if len(numbers) >= most:
+        found: list[QueuedRow] = []
+        rest = iter(window)  # whole, before any row behind it: others may have taken some of its rows since the look
+        while len(found) < most:
+            numbers: list[int] = []
+            for number, key, is_due in rest:
+                if key is None or not is_due:
+                    keys[key] = key is None
+                elif key not in keys:
+                    keys[key] = self._tables.hold_key(cursor, key)
+                if keys[key] and is_due:
+                    numbers.append(number)
+                if len(numbers) >= most - len(found):
+                    break
+            if not numbers:
                 break
-        found = []
-        for row in self._tables.read(cursor, self._queue, numbers, wait=True):
-            if row.key is not None:  # it may have failed since the look
-                keys[row.key] = keys[row.key] and row.due
-            if row.due and keys[row.key]:
-                found.append(row)
+            for row in self._tables.read(cursor, self._queue, numbers, wait=True):
+                if row.key is not None:  # it may have failed since the look
+                    keys[row.key] = keys[row.key] and row.due
+                if row.due and keys[row.key]:
+                    found.append(row)
         return found
 
     def _delete(self, rows: list[QueuedRow]) -> None:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from txpool.datasource import find, find_source
 from txpool.errors import NotSupportedError, ProgrammingError, described
 from txpool.locks import Lock
-from txpool.resources.messages.tables import Outgoing, tables_of
-from txpool.resources.messages.tries import Tried
-from txpool.tm.ambient import current
+from txpool.resources.messages.tables import Outgoing, Tried, tables_of
+from txpool.tm.ambient import current, forked_within
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.transactional import transactional
 
@@ -72,6 +71,8 @@ class MessageSession(ABC):
 
     #: How many characters a key has, at least and at most.
     _key_lengths: tuple[float, float] = (1, 200)
+    #: The header that has a message's id; None if that stands elsewhere.
+    _own_header: str | None = None
 
     def __init__(self, source: Source) -> None:
         self.source = source  #: What its file describes.
@@ -115,10 +116,10 @@ class MessageSession(ABC):
     ) -> str:
         """Send a message, which is received once the ambient transaction has committed; returns its id.
 
-        Outside a transaction it is sent at once, and the broker's answer awaited. A text is sent as UTF-8. `value` is
-        another name of `body`, as Kafka has it. It cannot be received for `delay` seconds. Errors: ProgrammingError for
-        arguments that are none; NotSupportedError for what the broker does not have; the transaction's and the
-        broker's own.
+        Outside a transaction it is sent at once, and the broker's answer awaited; a child that was forked within one
+        sends within one of its own. A text is sent as UTF-8. `value` is another name of `body`, as Kafka has it. It
+        cannot be received for `delay` seconds. Errors: ProgrammingError for arguments that are none; NotSupportedError
+        for what the broker does not have; the transaction's and the broker's own.
         """
         headers = {} if headers is None else headers
         if (body is _NOT_GIVEN) == (value is _NOT_GIVEN):
@@ -137,6 +138,11 @@ class MessageSession(ABC):
             isinstance(headers, Mapping) and all(isinstance(each, str) for pair in headers.items() for each in pair)
         ):
             raise ProgrammingError("a message's headers are texts by names, and nothing was sent")
+        if self._own_header in headers:
+            raise ProgrammingError(
+                f"the header {self._own_header} is txpool's own, which has the message's id, and nothing was sent: "
+                "give it another name"
+            )
         if not (isinstance(delay, int | float) and 0 <= delay <= _LONGEST_DELAY):
             raise ProgrammingError(
                 "a message's delay is a number of seconds, of a hundred years at most, and nothing was sent"
@@ -151,6 +157,12 @@ class MessageSession(ABC):
         sent = Outgoing(made, data, key, dict(headers), float(delay))
         ambient = current()
         if ambient is None:
+            if (parents := forked_within()) is not None:
+                raise ProgrammingError(
+                    f"send() to {self.name} in a process that was forked within {parents}, which is its parent's "
+                    "alone. Nothing was sent: it would be sent at once, whatever becomes of that. Write `with "
+                    "txpool.transaction():` around it"
+                )
             with transaction() as own:
                 self._send(_traced(sent, own))
             return made
@@ -286,13 +298,12 @@ class MessageSession(ABC):
 
     def parked(self) -> tuple[int, float | None]:
         """How many messages are parked, and the age of the oldest in seconds."""
-        tables = tables_of(self.datasource)
-        tables.ensure(self.datasource)
-        return apart(lambda: self._state(self.parking))
 
-    def _state(self, queue: str) -> tuple[int, float | None]:
-        with self.datasource.connect() as connection:
-            return tables_of(self.datasource).state(connection.cursor(), queue)
+        def state() -> tuple[int, float | None]:
+            with self._cursor() as cursor:
+                return tables_of(self.datasource).state(cursor, self.parking)
+
+        return apart(state)
 
 
 def looked(look: Callable[[], T], timeout: float, pause: float) -> T:

@@ -23,6 +23,7 @@ from txpool.idempotency.on_demand import recover, why_not_ended
 from txpool.idempotency.outage import is_outage
 from txpool.outbox.message import Message
 from txpool.outbox.relays.broker import BrokerOutage
+from txpool.resources.messages.tables import readable
 from txpool.resources.outbox import OutboxTable, Row
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.functions import require_plain
@@ -41,7 +42,6 @@ WINDOW = 1000
 _LONGEST_WAIT = 60.0
 #: Between two looks whether a delivery has ended.
 _FIRST_WAIT = 1.0
-_MAX_ERROR = 1000
 
 
 class DeliveryOutcome(Enum):
@@ -161,7 +161,7 @@ class Relay:
         except (TransactionInDoubt, HeuristicError) as error:  # it may have committed
             logger.warning("outbox of %s: message %s: %s", self._source.name, begun.id, described(error))
             if isinstance(error, TransactionInDoubt):
-                self._owed[number] = attempt, _text(error)
+                self._owed[number] = attempt, readable(described(error))
             return DeliveryOutcome.WAITS
         except Exception as error:
             return self._failed(number, begun, attempt, error)
@@ -238,7 +238,7 @@ class Relay:
             self._table.delete_delivered(cursor, number, gtrid)
 
     def _failed(self, number: int, row: Row, attempt: int, error: Exception) -> DeliveryOutcome:
-        text = _text(error)
+        text = readable(described(error))
         counts = not is_outage(error) and not isinstance(error, BrokerOutage)
         parked = counts and attempt >= self._most
         logger.warning(
@@ -281,7 +281,3 @@ class Relay:
                 recover([*known().values(), self._source])
         except Exception as error:
             logger.warning("outbox of %s: recovery could not be run here: %s", self._source.name, described(error))
-
-
-def _text(error: Exception) -> str:
-    return described(error).replace("\0", "?")[:_MAX_ERROR]

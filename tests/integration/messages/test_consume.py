@@ -137,6 +137,20 @@ def test_a_consumer_may_be_a_method_or_built_in(session: MessageSession) -> None
         assert txpool.consumer(session)(function).run(once=True) == 1
 
 
+def test_annotations_for_type_checkers_alone_do_no_harm(session: MessageSession) -> None:
+    """From Python 3.14 on they are evaluated once somebody asks for the signature, and name what is not there."""
+
+    class Annotated:
+        @property
+        def __signature__(self) -> Any:
+            raise NameError("name 'ReceivedMessage' is not defined")
+
+        def __call__(self, messages: list[ReceivedMessage]) -> None: ...
+
+    session.send("one")
+    assert txpool.consumer(session)(Annotated()).run(once=True) == 1
+
+
 def test_a_consumer_without_a_session_is_told_what_to_write() -> None:
     with pytest.raises(txpool.ProgrammingError, match=r"@txpool.consumer\(session\)"):
         txpool.consumer(Shop().ship)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -200,6 +201,33 @@ def test_large_messages_and_those_of_other_programs(site: Site) -> None:
         site.inward.receive(10, timeout=60)
 
 
+def test_a_header_with_the_name_of_txpools_own_is_refused_and_received_ones_can_be_sent_on(site: Site) -> None:
+    """Its value was replaced in silence."""
+    with txpool.transaction(), pytest.raises(txpool.ProgrammingError, match="header txpool_id is txpool's own"):
+        site.outward.send("x", headers={"h": "1", "txpool_id": "mine"})
+    sent = site.inward.send("one", headers={"h": "1"})
+    opened = site.broker.connect()
+    plain = opened.createSession(False, 1)
+    for made in ("a\0", "", "theirs"):
+        text = plain.createTextMessage(made)
+        text.setStringProperty("txpool_id", made)
+        plain.createProducer(plain.createQueue(site.queues[0])).send(text)
+    opened.close()
+    for queue, session in zip(site.queues, (site.inward, site.outward), strict=True):
+        with txpool.transaction():
+            found = session.receive(10, timeout=60)
+            assert [dict(each.headers) for each in found] == [
+                {"h": "1"},
+                {"txpool_other": "a\0"},
+                {"txpool_other": ""},
+                {},
+            ]
+            if queue == site.queues[0]:
+                assert (found[0].id, found[3].id) == (sent, "theirs")
+                for each in found:
+                    site.outward.send(each.body, headers=each.headers)
+
+
 @pytest.mark.parametrize("body", ["x", "x" * 99_000, "x" * 1_000_000])
 def test_headers_that_the_broker_would_refuse_at_the_commit_are_refused_before(site: Site, body: str) -> None:
     """Their record in its journal would be too long: it says so at a commit, which is in doubt then."""
@@ -241,6 +269,24 @@ def test_a_full_address_that_blocks_its_senders_holds_none_for_ever(
         with suppress(txpool.Error):
             session.send(b"x" * 50_000)
     assert site.sql("select * from done") == []
+    assert len(site.broker.bodies(full)) == sent
+    with txpool.transaction():
+        assert len(session.receive(100, timeout=60)) == sent
+    session.send("x")
+    assert site.broker.bodies(full) == ["x"]
+
+
+def test_a_full_address_that_fails_is_no_fault_of_a_message(site: Site) -> None:
+    full, sent = unique("fails"), 0
+    settings = {"maxSizeBytes": 100_000, "pageSizeBytes": 50_000, "addressFullMessagePolicy": "FAIL"}
+    site.broker.manage("addAddressSettings", full, json.dumps(settings))
+    site.broker.create_queues(full)
+    session = session_of(site, "full", queue=full)
+    with pytest.raises(txpool.OperationalError, match="its address is full, maybe") as error:
+        while sent < 100:
+            session.send(b"x" * 50_000)
+            sent += 1
+    assert is_outage(error.value)
     assert len(site.broker.bodies(full)) == sent
     with txpool.transaction():
         assert len(session.receive(100, timeout=60)) == sent
@@ -323,18 +369,110 @@ def test_what_jms_lacks_is_refused(site: Site) -> None:
 
 
 def test_a_topic_is_sent_to_and_its_subscription_is_a_queue(site: Site) -> None:
-    text = (site.folder / "out.properties").read_text()
-    (site.folder / "news.properties").write_text(
-        text.replace(f"queue = {site.queues[1]}", "topic = news").replace("name = out", "name = news")
-    )
-    (site.folder / "shop.properties").write_text(
-        text.replace(f"queue = {site.queues[1]}", "queue = news::shop").replace("name = out", "name = shop")
-    )
-    txpool.session("news.properties").send("new")
+    news, shop = session_of(site, "news", topic="news"), session_of(site, "shop", queue="news::shop")
+    news.send("new")
     with txpool.transaction():
-        assert texts(txpool.session("shop.properties").receive(2, timeout=60)) == ["new"]
+        assert texts(shop.receive(2, timeout=60)) == ["new"]
     with pytest.raises(txpool.NotSupportedError, match="news::SUBSCRIPTION"), txpool.transaction():
-        txpool.session("news.properties").receive()
+        news.receive()
+
+
+def test_whoever_listens_to_a_topic_for_now_keeps_nobody_from_sending_there(site: Site) -> None:
+    """Its queue is deleted with it, and not durable: it asks for no more."""
+    topic = unique("topic")
+    site.broker.manage("createAddress", topic, "MULTICAST")
+    session = session_of(site, topic, topic=topic)
+    opened = site.broker.connect()
+    try:
+        plain = opened.createSession(False, 1)
+        listener = plain.createConsumer(plain.createTopic(topic))
+        sent = session.send("heard")
+        assert str(listener.receive(60_000).getStringProperty("txpool_id")) == sent
+    finally:
+        opened.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ({"ring-size": 1}, "keeps the last messages alone"),
+        ({"last-value": True, "last-value-key": "k"}, "keeps the last message of a key alone"),
+        ({"non-destructive": True}, "keeps what was received"),
+        ({"enabled": False}, "is disabled"),
+        ({"filter-string": "k = 'v'"}, "has a filter"),
+    ],
+)
+def test_a_queue_that_drops_messages_or_gives_them_out_again_is_refused(
+    site: Site, option: dict[str, Any], problem: str
+) -> None:
+    name = unique("odd")
+    queue = {"name": name, "address": name, "routing-type": "ANYCAST", "durable": True}
+    site.broker.manage("createQueue", json.dumps(queue | option))
+    session = session_of(site, name, queue=name)
+    with pytest.raises(txpool.ConfigurationError, match=problem):
+        session.send("lost")
+    if problem != "has a filter":
+        with pytest.raises(txpool.ConfigurationError, match=problem), txpool.transaction():
+            session.receive()
+    else:  # it is one of several, maybe, to each of which its address gives some
+        with txpool.transaction():
+            assert session.receive() == []
+    parking = session_of(site, f"to-{name}", queue=site.queues[0], parking=name)
+    site.inward.send("bad")
+
+    with pytest.raises(KeyError), txpool.transaction():
+        message = parking.take_one()
+        raise KeyError
+    assert message is not None
+    with pytest.raises(txpool.ConfigurationError, match=problem):
+        parking.park(message, "bad")
+    assert site.broker.bodies(site.queues[0]) == ["bad"]
+
+
+def session_of(site: Site, name: str, **keys: str) -> MessageSession:
+    """Another session, with other keys than `out`."""
+    text = (site.folder / "out.properties").read_text().replace(f"queue = {site.queues[1]}\n", "")
+    if "topic" in keys:
+        text = text.replace("parking.after = 2\n", "")
+    more = "".join(f"{key} = {value}\n" for key, value in keys.items())
+    (site.folder / f"{name}.properties").write_text(text.replace("name = out", f"name = {name}") + more)
+    return txpool.session(f"{name}.properties")
+
+
+def test_a_queue_of_an_address_with_another_name(site: Site) -> None:
+    """It is named with its address. By its own name the broker takes messages to it, and drops them."""
+    address, queue, other = (unique(each) for each in ("address", "queue", "other"))
+    site.broker.manage("createQueue", address, queue, "ANYCAST")
+    inward = session_of(site, "named", queue=f"{address}::{queue}", parking=f"{address}::{other}")
+    inward.parking_after = 1
+    for text in ("one", "bad"):
+        inward.send(text)
+
+    def ship(messages: list[ReceivedMessage]) -> None:
+        if texts(messages) == ["bad"]:
+            raise ValueError("bad")
+        work(messages)
+
+    assert txpool.consumer(inward, max_messages=2, poll=1)(ship).run(lambda: inward.parked()[0] == 1) == 1
+    assert site.sql("select body from done") == [("one",)]
+    assert site.broker.bodies(f"{address}::{other}") == ["bad"]
+    for name in (queue, f"{other}::{queue}"):
+        wrong = session_of(site, unique("wrong"), queue=name)
+        with pytest.raises(txpool.ConfigurationError, match=f"is at the address {address}.*write {address}::{queue}"):
+            wrong.send("lost")
+        with pytest.raises(txpool.ConfigurationError, match=f"write {address}::{queue}"), txpool.transaction():
+            wrong.receive()
+    assert site.broker.bodies(f"{address}::{queue}") == []
+    settings = session_of(site, "parks", queue=site.queues[1], parking=queue).source.settings
+    (found,) = MANAGER.findings(settings, stale_after=1, timeout=None)
+    assert f"write {address}::{queue}" in found.found
+
+
+@pytest.mark.parametrize(("queue", "parking"), [("a::b", "b"), ("b", "a::b"), ("a::b", "a::b"), ("b", "b")])
+def test_no_queue_is_parked_in_by_another_name(site: Site, queue: str, parking: str) -> None:
+    """A broker has one queue of a name, whatever the address."""
+    with pytest.raises(txpool.ConfigurationError, match=r"parking = .* leads back to where it came from"):
+        session_of(site, "back", queue=queue, parking=parking)
 
 
 def test_a_queue_that_the_broker_would_delete_is_refused(site: Site) -> None:
@@ -506,6 +644,29 @@ def test_a_forged_branch_is_listed_and_never_ended(site: Site) -> None:
     assert site.out() == ["child"]
 
 
+def test_a_forged_identity_hides_nothing(site: Site) -> None:
+    """Even if a browser comes to it first."""
+    killed_at(site, "marked.committed")
+    opened = site.broker.connect()
+    try:
+        plain = opened.createSession(False, 1)
+        producer = plain.createProducer(plain.createQueue(QUEUE))
+        producer.setPriority(9)
+        producer.setTimeToLive(60_000)
+        forged = plain.createMessage()
+        forged.setStringProperty("txpool_kind", "identity")
+        forged.setStringProperty("txpool_id", "mallory")
+        producer.send(forged)
+        with closing(RecoveryManager("recovery.properties")) as manager:
+            report = manager.scan()
+        assert report.alarms == ()
+        assert (site.listed(), site.out()) == (set(), ["child"])
+        consumer = plain.createConsumer(plain.createQueue(QUEUE), "txpool_id = 'mallory'")
+        assert consumer.receive(60_000) is not None
+    finally:
+        opened.close()
+
+
 POINTS = (
     "coordinator.preparing",
     "coordinator.prepared",
@@ -586,6 +747,49 @@ def test_what_proves_nothing_against_a_message_is_no_try_of_it(site: Site, monke
 
     assert ship.run(lambda: len(done) == 2 or site.inward.parked()[0] > 0) == 2
     assert (done, left) == (["first", "good"], [])
+
+
+@pytest.mark.costly
+def test_what_the_broker_counts_as_tries_of_a_message(own_site: Site) -> None:
+    """As the page says: each time that somebody has received it, and has not committed that."""
+    site, (queue, _) = own_site, own_site.queues
+    site.inward.send("one")
+    site.inward.send("behind")
+
+    def by_another_program(mode: int, end: str) -> None:
+        opened = site.broker.connect()
+        session = opened.createSession(mode == 0, mode)
+        assert session.createConsumer(session.createQueue(queue)).receive(60_000) is not None
+        if end:
+            getattr(session, end)()
+        opened.close()
+
+    def by_a_transaction(point: str) -> None:
+        with suppress(txpool.Error), failpoints.arming(point, "raise"), txpool.transaction():
+            assert texts(site.inward.receive(1, timeout=60)) == ["one"]
+            site.outward.send("two")
+
+    transacted, acknowledged = 0, 2
+    for done in (
+        lambda: by_a_transaction("coordinator.begin"),
+        lambda: by_a_transaction("coordinator.prepared"),
+        lambda: by_another_program(transacted, "rollback"),
+        lambda: by_another_program(transacted, ""),
+        lambda: by_another_program(acknowledged, ""),
+    ):
+        before = tries(site)
+        done()
+        until(lambda before=before: tries(site) == [before[0] + 1, 0])  # type: ignore[misc]
+    site.reconnect()
+    assert tries(site) == [5, 0]
+    with pytest.raises(txpool.Error), txpool.transaction():
+        assert texts(site.inward.receive(1, timeout=60)) == ["one"]
+        site.reconnect()
+    assert tries(site) == [5, 0]
+
+
+def tries(site: Site) -> list[int]:
+    return [int(found) for found, _ in site.broker.browsed(site.queues[0], "JMSXDeliveryCount")]
 
 
 def test_messages_that_their_senders_have_given_no_id(site: Site) -> None:

@@ -20,9 +20,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.cluster import ClusterMetadata
+from kafka.consumer.fetcher import Fetcher
 from kafka.coordinator.consumer import ConsumerCoordinator
-from kafka.errors import ClusterAuthorizationFailedError, NodeNotReadyError
+from kafka.errors import ClusterAuthorizationFailedError, KafkaTimeoutError, NodeNotReadyError
 from kafka.future import Future
+from kafka.net.manager import KafkaConnectionManager
 
 import txpool
 from recovery.manager import RecoveryManager
@@ -33,12 +36,13 @@ from tests.support.message_site import configured
 from tests.support.shared import node_of, unique
 from tests.support.waiting import until
 from txpool import failpoints
+from txpool.idempotency.outage import is_outage
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.kafka import branch
 from txpool.resources.kafka.branch import KafkaWork, end_branch, evidence_of
 from txpool.resources.kafka.manager import MANAGER
-from txpool.resources.kafka.reader import read_any_header
+from txpool.resources.kafka.reader import mend
 from txpool.resources.kafka.records import HeaderName, Producer, Record
 from txpool.resources.kafka.requests import KafkaRequests
 from txpool.xid import parse
@@ -134,6 +138,19 @@ def test_a_rollback_sends_nothing_and_delivers_again(site: Site) -> None:
         site.inward.receive()
     with pytest.raises(txpool.NotSupportedError, match="no delay"):
         site.inward.send("late", delay=1)
+
+
+def test_a_session_that_is_closed_joins_the_group_no_more(site: Site) -> None:
+    """A consumer that nobody closes and nobody polls would keep the partition from the others for minutes."""
+    closed = site.inward
+    closed.send("one")
+    site.again()
+    with pytest.raises(txpool.InterfaceError, match="makes another"), txpool.transaction():
+        closed.receive(1, timeout=1)
+    with pytest.raises(txpool.InterfaceError, match="makes another"):
+        closed.wait(0)
+    with txpool.transaction():
+        assert texts(site.inward.receive(1, timeout=LONG)) == ["one"]
 
 
 def test_the_row_is_the_position_whatever_the_group_says(site: Site) -> None:
@@ -282,7 +299,7 @@ def test_what_a_topic_does_not_take_is_parked_in_the_table(site: Site) -> None:
 
 def test_a_lookup_of_the_coordinator_that_never_ends(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer says so, and connects anew: it waited for ever."""
-    monkeypatch.setattr("txpool.messages.kafka._LONGEST_LOOKUP", 0.3)
+    monkeypatch.setattr("txpool.messages.kafka_received._LONGEST_LOOKUP", 0.3)
     lookup, stuck = ConsumerCoordinator.lookup_coordinator, list[ConsumerCoordinator]()
 
     def first_stuck(self: ConsumerCoordinator) -> Future:
@@ -296,6 +313,221 @@ def test_a_lookup_of_the_coordinator_that_never_ends(site: Site, monkeypatch: py
         site.inward.receive(1, LONG)
     assert txpool.consumer(site.inward, poll=1)(work).run(once=True) == 1
     assert len(stuck) == 1
+
+
+def test_a_join_that_ends_between_two_polls(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As kafka-python keeps it: who leads the group, and has assigned the partitions, needs no join for them then."""
+    assign, wait_for = ConsumerCoordinator._perform_assignment, KafkaConnectionManager.wait_for
+    assigned, given_up = Future(), list[Future]()
+
+    def told(self: ConsumerCoordinator, *arguments: Any) -> Any:
+        found = assign(self, *arguments)
+        assigned.success(None)
+        return found
+
+    async def once_too_short(self: KafkaConnectionManager, future: Future, timeout: float | None) -> Any:
+        coordinator = site.inward._consumer[1]._coordinator  # type: ignore[attr-defined]
+        if future is coordinator._join_task and coordinator._assignment_snapshot == {} and not given_up:
+            given_up.append(future)
+            await assigned
+            raise KafkaTimeoutError
+        return await wait_for(self, future, timeout)
+
+    site.inward.send("one")
+    with txpool.transaction():
+        work(site.inward.receive(1, LONG))
+    coordinator = site.inward._consumer[1]._coordinator  # type: ignore[attr-defined]
+    monkeypatch.setattr(ConsumerCoordinator, "_perform_assignment", told)
+    monkeypatch.setattr(KafkaConnectionManager, "wait_for", once_too_short)
+    coordinator._subscription.assign_from_subscribed([])  # as if it had joined before it knew the topic
+    coordinator._assignment_snapshot = {}
+    until(lambda: site.inward.wait(0.5) or given_up, LONG)
+    site.inward.send("two")
+    with txpool.transaction():
+        work(site.inward.receive(1, LONG))
+    assert site.sql("select body from done") == [("one",), ("two",)]
+    assert len(given_up) == 1
+
+
+def test_a_partition_that_was_paused_goes_on(site: Site) -> None:
+    """While another one receives all that it has, as kafka-python knows it."""
+    both = f"{site.topics[0]}-both"
+    site.broker.create_topics(both, partitions=2)
+    write_site(site.folder, site.broker, (both, site.topics[1]), more="driver.max_poll_records = 1\n")
+    inward = site.again()
+    with closing(KafkaProducer(bootstrap_servers=site.broker.address)) as producer:
+        for text in ("bad", "two", "three"):
+            producer.send(both, text.encode(), partition=0).get(LONG)
+        bad = taken(inward)
+        inward.failed(bad, "bad", 3600, is_open=False)
+        producer.send(both, b"other", partition=1).get(LONG)
+    done: list[str] = []
+    ship = txpool.consumer(inward, poll=1)(lambda messages: done.extend(texts(messages)))
+    assert ship.run(lambda: bool(done)) == 1
+    inward._buffers[0].not_before = 0.0  # type: ignore[attr-defined]
+    deadline = time.monotonic() + LONG
+    ship.run(lambda: len(done) == 4 or time.monotonic() > deadline)
+    assert done == ["other", "bad", "two", "three"]
+
+
+def test_a_consumer_knows_its_topic_before_it_joins(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with a `group_instance_id` that did not, and was started again, had no partition for ever."""
+    assign, refresh = ConsumerCoordinator._perform_assignment, ClusterMetadata._do_refresh_metadata
+    known: list[Any] = []
+
+    def told(self: ConsumerCoordinator, *arguments: Any) -> Any:
+        known.append(self._cluster.partitions_for_topic(site.topics[0]))
+        return assign(self, *arguments)
+
+    async def late(self: ClusterMetadata, node: Any) -> None:
+        if self._topics:
+            await self._manager._net.sleep(0.3)
+        await refresh(self, node)
+
+    monkeypatch.setattr(ConsumerCoordinator, "_perform_assignment", told)
+    monkeypatch.setattr(ClusterMetadata, "_do_refresh_metadata", late)
+    site.inward.send("one")
+    with txpool.transaction():
+        work(site.inward.receive(1, LONG))
+    assert known == [{0}]
+
+
+def slow_joins(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[float]:
+    """Let the broker's answers to joins take so long, as those of a new group do by default. When each has come."""
+    join, joined = ConsumerCoordinator._do_join_and_sync_async, list[float]()
+
+    async def slow(self: ConsumerCoordinator) -> Any:
+        found = await join(self)
+        await self._net.sleep(seconds)
+        joined.append(time.monotonic())
+        return found
+
+    monkeypatch.setattr(ConsumerCoordinator, "_do_join_and_sync_async", slow)
+    return joined
+
+
+def test_a_receive_that_does_not_wait_joins_the_group(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once an hour, say: each was too short for that, and so none received anything."""
+    slow_joins(monkeypatch, 0.5)
+    site.inward.send("one")
+    with txpool.transaction():
+        work(site.inward.receive())
+    assert site.sql("select body from done") == [("one",)]
+
+
+def test_the_answer_of_a_join_that_no_poll_waits_for_is_taken(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = slow_joins(monkeypatch, 0.5)
+    site.inward.send("one")
+    for count in (1, 1):
+        site.inward.wait(0)
+        until(lambda: len(joined) == count, LONG)
+    with txpool.transaction():
+        work(site.inward.receive(1, LONG))
+    assert len(joined) == 1
+
+
+def test_an_interrupt_while_the_topic_is_asked_for_leaves_no_thread(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.inward.send("one")
+    before = threading.active_count()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("txpool.resources.kafka.reader._learn", interrupted)
+        site.inward.wait(0)
+    assert threading.active_count() == before
+    with txpool.transaction():
+        work(site.inward.receive(1, LONG))
+
+
+def test_a_fetch_that_never_ends(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As over a connection whose handshake gets no answer: its consumer waited for ever."""
+    monkeypatch.setattr("txpool.messages.kafka_received._LONGEST_STANDSTILL", 0.3)
+    handle, stuck = Fetcher._clear_pending_fetch_request, list[Fetcher]()
+
+    def first_stuck(self: Fetcher, *arguments: Any) -> None:
+        stuck[:] = stuck or [self]
+        if stuck != [self]:
+            handle(self, *arguments)
+
+    monkeypatch.setattr(Fetcher, "_clear_pending_fetch_request", first_stuck)
+    site.inward.wait(1)
+    site.inward.send("one")
+    with pytest.raises(txpool.OperationalError, match="ends at 2, and has stood still at 0"), txpool.transaction():
+        site.inward.receive(1, LONG)
+    assert txpool.consumer(site.inward, poll=1)(work).run(once=True) == 1
+    assert len(stuck) == 1
+
+
+def test_a_client_whose_poll_has_failed_is_renewed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does each time once its thread has ended by an error."""
+    site.inward.send("one")
+    site.inward.wait(0)
+
+    def failing(**_: int) -> None:
+        raise RuntimeError("the loop has ended")
+
+    monkeypatch.setattr(site.inward._consumer[1], "poll", failing)  # type: ignore[attr-defined]
+    assert txpool.consumer(site.inward, poll=1)(work).run(once=True) == 1
+
+
+def test_a_client_whose_thread_has_ended_is_renewed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.inward.send("one")
+    client = MANAGER.requests_of(site.inward.source).client()
+    net = client._manager._net
+
+    def failing(_: float | None) -> None:
+        raise OSError(9, "bad file descriptor")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(net._selector, "select", failing)
+        patched.setattr(threading, "excepthook", lambda _: None)
+        net.wakeup()
+        net._io_thread.join(LONG)
+    site.inward.send("two")
+    assert [each.value for each in site.broker.committed(site.topics[0])] == [b"one", b"two"]
+    net._exception = None
+    client.close()
+
+
+def test_two_threads_that_renew_a_client_have_one(site: Site) -> None:
+    """The slower has seen that its thread has ended, and does so no more once the other has renewed it."""
+    seen, renewed = threading.Event(), threading.Event()
+
+    class Clients(dict[Any, KafkaAdminClient]):
+        def get(self, *key: Any) -> Any:
+            found = super().get(*key)
+            if threading.current_thread() is not threading.main_thread() and not seen.is_set():
+                seen.set()
+                renewed.wait(LONG)
+            return found
+
+    ended = site.requests.client()
+    ended.close()
+    ended._manager._net._exception = OSError(9, "bad file descriptor")
+    site.requests._clients = Clients(site.requests._clients)
+    with ThreadPoolExecutor(1) as threads:
+        slower = threads.submit(site.requests.client)
+        seen.wait(LONG)
+        faster = site.requests.client()
+        renewed.set()
+        assert slower.result() is faster
+
+
+def test_what_has_ended_by_itself_can_be_closed(site: Site) -> None:
+    site.inward.send("one")
+    site.inward.wait(0)
+    clients = [MANAGER.requests_of(site.inward.source).client(), site.inward._consumer[1]]  # type: ignore[attr-defined]
+    for client in clients:
+        client._manager._net._exception = OSError(9, "bad file descriptor")
+    site.inward.close()
+    for client in clients:
+        client._manager._net._exception = None
+        client._manager.closed = False
+        client._client.close()
 
 
 def test_keys_of_other_programs_can_be_sent_on(site: Site) -> None:
@@ -330,6 +562,61 @@ def test_what_fits_into_a_topic_by_itself_fits_together(site: Site) -> None:
         site.outward.send(b"x" * 50_000)
     assert site.out() == bodies
     assert site.listed() == []
+
+
+@pytest.mark.parametrize(("beside", "sends"), [(0, [900_000]), (3, [900_000, 16_384])])
+def test_a_message_that_is_too_long_is_sent_once_by_itself(
+    site: Site, monkeypatch: pytest.MonkeyPatch, beside: int, sends: list[int]
+) -> None:
+    """Shorter batches help only a batch that has others in it."""
+    with closing(site.broker.admin()) as admin:
+        resource = ConfigResource(ConfigResourceType.TOPIC, site.topics[1], {"max.message.bytes": "50000"})
+        admin.alter_configs([resource])
+    send, sizes = KafkaRequests.send, list[int]()
+
+    def noted(self: KafkaRequests, *arguments: Any, size: int) -> None:
+        sizes.append(size)
+        send(self, *arguments, size=size)
+
+    monkeypatch.setattr(KafkaRequests, "send", noted)
+    with pytest.raises(txpool.TransactionRolledBack, match=f"MessageSizeTooLarge.*{site.topics[1]}"):
+        with txpool.transaction():
+            for body in [b"x"] * beside + [b"x" * 50_000]:
+                site.outward.send(body)
+    assert sizes == sends
+    assert site.out() == []
+
+
+@pytest.mark.parametrize("longest", [100 * 1024 * 1024, 60_000])
+def test_no_request_is_longer_than_the_broker_takes(site: Site, monkeypatch: pytest.MonkeyPatch, longest: int) -> None:
+    """Else it ends the connection, which seems to be an outage: a consumer would try that message for ever."""
+    with closing(site.broker.admin()) as admin:
+        admin.create_partitions({site.topics[1]: 4})
+    settings, produce, sizes = KafkaRequests.settings, KafkaRequests._produce, list[int]()
+
+    def lowered(self: KafkaRequests, *keys: str, topic: str = "") -> dict[str, str]:
+        found = settings(self, *keys, topic=topic)
+        assert found.get("socket.request.max.bytes", str(100 * 1024 * 1024)) == str(100 * 1024 * 1024)
+        return {**found, "socket.request.max.bytes": str(longest)}
+
+    async def noted(self: KafkaRequests, manager: Any, producer: Producer, batches: Any) -> None:
+        sizes.append(sum(map(len, batches.values())))
+        await produce(self, manager, producer, batches)
+
+    monkeypatch.setattr(KafkaRequests, "settings", lowered)
+    monkeypatch.setattr(KafkaRequests, "_produce", noted)
+    with pytest.raises(txpool.TransactionRolledBack, match=f"MessageSizeTooLarge.*{site.topics[1]}") as caught:
+        site.outward.send(b"x" * longest)
+    assert not is_outage(caught.value)
+    assert sizes == []
+    with txpool.transaction():
+        for _ in range(8):
+            site.outward.send(b"y" * 20_000)
+    reader = KafkaConsumer(site.topics[1], bootstrap_servers=site.broker.address, auto_offset_reset="earliest")
+    with closing(reader):
+        assert {len(next(reader).value) for _ in range(8)} == {20_000}
+    assert max(sizes) < longest
+    assert sum(sizes) > 8 * 20_000
 
 
 def work_through(site: Site, *texts: str) -> None:
@@ -418,7 +705,7 @@ def test_a_header_whose_name_is_no_text_is_received_as_others_are(site: Site) ->
     assert ship.run(lambda: len(site.sql("select * from done")) == 3) == 3
     reader = KafkaConsumer(site.topics[1], bootstrap_servers=site.broker.address, auto_offset_reset="earliest")
     with closing(reader):
-        read_any_header(reader)
+        mend(reader, site.topics[0])
         names = [{name for name, _ in next(reader).headers} for _ in range(3)]
     assert [strange in each for each in names] == [False, True, False]
 
@@ -548,7 +835,30 @@ def test_what_has_a_strange_id_can_be_parked(site: Site) -> None:
     refuse.run(lambda: site.inward.parked()[0] == 1)
     ((made, headers_kept),) = site.sql("select id, headers from txpool_messages")
     assert made == f"{site.topics[0]}-0-0"
-    assert json.loads(headers_kept)["txpool-id"] == "x\0\udcff" + "y" * 2000
+    assert json.loads(headers_kept) == {"txpool-other": "x\0\udcff" + "y" * 2000}
+
+
+def test_a_header_with_the_name_of_txpools_own_is_refused_and_received_ones_can_be_sent_on(site: Site) -> None:
+    """Its value was replaced in silence."""
+    with txpool.transaction(), pytest.raises(txpool.ProgrammingError, match="header txpool-id is txpool's own"):
+        site.outward.send("x", headers={"h": "1", "txpool-id": "mine"})
+    sent = site.inward.send("one", headers={"h": "1"})
+    with closing(KafkaProducer(bootstrap_servers=site.broker.address)) as producer:
+        for made in (b"\xff", b"", b"theirs"):
+            producer.send(site.topics[0], made, headers=[("txpool-id", made)]).get(LONG)
+    received = list[ReceivedMessage]()
+
+    @txpool.consumer(site.inward, poll=1)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        for each in messages:
+            received.append(each)
+            site.outward.send(each.body, key=each.key, headers=each.headers)
+
+    assert ship.run(once=True) == 4
+    assert [each.id for each in received] == [sent, f"{site.topics[0]}-0-2", f"{site.topics[0]}-0-3", "theirs"]
+    found = [dict(each.headers) for each in site.broker.committed(site.topics[1])]
+    assert len({each.pop("txpool-id") for each in found} - {b"", b"\xff", b"theirs", sent.encode()}) == 4
+    assert found == [{"h": b"1"}, {"txpool-other": b"\xff"}, {"txpool-other": b""}, {}]
 
 
 def test_a_topic_that_is_not_there_is_said_to_be_missing(site: Site) -> None:
@@ -563,6 +873,18 @@ def test_a_topic_that_is_not_there_is_said_to_be_missing(site: Site) -> None:
     inward.send("one")
     with txpool.transaction():
         assert texts(inward.receive(timeout=LONG)) == ["one"]
+
+
+def test_a_topic_that_is_deleted_while_it_is_consumed_is_said_to_be_missing(site: Site) -> None:
+    write_site(site.folder, site.broker, site.topics, more="driver.metadata_max_age_ms = 200\n")
+    site.again()
+    work_through(site, "one")
+    with closing(site.broker.admin()) as admin:
+        admin.delete_topics([site.topics[0]])
+    deadline = time.monotonic() + LONG
+    with pytest.raises(txpool.OperationalError, match=r"no topic|or is gone"):
+        while time.monotonic() < deadline:
+            site.inward.wait(1)
 
 
 def test_a_consumer_without_a_group_ends_with_an_error(tmp_path: Path) -> None:
@@ -810,7 +1132,9 @@ def test_recovery_ends_what_a_dead_process_has_left(site: Site, *, decided: bool
         assert site.out() == [b"child"] * decided
         assert site.listed() == []
     else:  # nobody proves that it is ours: it is listed, and the broker ends it
-        assert [each.kind for each in report.alarms] == ["foreign"]
+        (alarm,) = report.alarms
+        assert (alarm.kind, alarm.subject) == ("foreign", "somebody in out")
+        assert "prepared.owners = any" in alarm.text
         assert len(site.listed()) == 1
     assert site.sql("select body from done") == [("child",)] * decided
 

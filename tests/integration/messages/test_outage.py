@@ -157,3 +157,23 @@ def test_the_outboxs_own_outage_counts_so(place: Place, monkeypatch: pytest.Monk
 
 def run_once(session: MessageSession, work: Callable[[], object]) -> int:
     return consumer(session)(lambda _: work()).run(once=True)
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+def test_a_log_that_nobody_has_configured_counts_so(queue: Queue, place: Place) -> None:
+    """As of a process that was started in another folder: else all that waits would be parked."""
+    session = queue(parking_after=1)
+    session.send("one")
+    outbox = Outbox(place.datasource("orders", outbox_attempts=1))
+    place.send("two")
+    txpool.configure(node_name="tests")
+
+    @consumer(session)
+    def work(_: list[ReceivedMessage]) -> None:
+        place.ledger.connect()
+
+    with pytest.raises(txpool.ProgrammingError, match="two need a decision log"):
+        work.run(once=True)
+    assert (session.parked()[0], tries(place)) == (0, [0])
+    assert outbox.relay(place.apply).deliver_all() == 0
+    assert (outbox.state().waiting, outbox.state().parked) == (1, 0)

@@ -6,10 +6,12 @@ import asyncio
 import gc
 import math
 import pickle
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pytest
 import txpool
 from tests.conftest import Databases
 from tests.integration.outbox.conftest import Place
+from tests.support.forking import in_child
 from txpool import DataSource
 from txpool.messages import MessageSession, ReceivedMessage
 from txpool.outbox import Message as Sent
@@ -135,6 +138,14 @@ def test_what_rolls_back_is_neither_sent_nor_taken(queue: Queue) -> None:
     assert drained(session) == ["one"]
 
 
+def test_another_session_of_the_queue_receives_nothing_of_the_transaction_either(queue: Queue) -> None:
+    one, other = queue(), queue()
+    with txpool.transaction():
+        one.send("one")
+        assert other.receive(10) == []
+    assert drained(other) == ["one"]
+
+
 def test_a_receive_outside_a_transaction_is_refused_and_a_send_is_sent(queue: Queue) -> None:
     session = queue()
     session.send("one")
@@ -143,6 +154,24 @@ def test_a_receive_outside_a_transaction_is_refused_and_a_send_is_sent(queue: Qu
     with pytest.raises(txpool.ProgrammingError, match="json"):
         session.send({"a": 1})  # type: ignore[arg-type]
     assert drained(session) == ["one"]
+
+
+def test_a_child_that_was_forked_within_a_transaction_sends_within_one_of_its_own(queue: Queue) -> None:
+    session = queue()
+
+    def child() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            for send in (session.send, lambda body: threads.submit(session.send, body).result(60)):
+                with pytest.raises(txpool.ProgrammingError, match=f"forked within {ambient.gtrid}"):
+                    send("child")
+        with txpool.transaction():
+            session.send("the child's own")
+
+    with txpool.transaction() as ambient:
+        in_child(child)  # first, since in SQLite one transaction writes at a time
+        session.send("the parent's")
+    in_child(lambda: session.send("outside"))
+    assert drained(session) == ["the child's own", "the parent's", "outside"]
 
 
 def test_one_transaction_with_another_database(place: Place, queue: Queue) -> None:
@@ -239,6 +268,22 @@ def test_two_consumers_never_have_the_same_message(queue: Queue, place: Place) -
     assert drained(session) == []
 
 
+def test_who_receives_waits_for_no_row_of_others(queue: Queue, place: Place) -> None:
+    """Few rows of few are named: a plan that reads them all would lock those of others, or wait for them."""
+    if place.kind == "sqlite":
+        pytest.skip("one transaction writes at a time")
+    session, ordered = queue(), queue(queue="ordered", queue_ordered="true")
+    for number in range(20):
+        session.send(str(number))
+    for key in "abcd":
+        ordered.send(key, key=key)
+    with txpool.transaction():
+        assert texts(session.receive(1)) == ["0"]
+        assert texts(ordered.receive(1)) == ["a"]
+        assert in_thread(lambda: drained(session)) == [str(number) for number in range(1, 20)]
+        assert in_thread(lambda: drained(ordered)) == ["b", "c", "d"]
+
+
 def test_once_ends_if_others_have_what_there_is(queue: Queue, place: Place) -> None:
     if place.kind == "sqlite":
         pytest.skip("one transaction writes at a time")
@@ -266,6 +311,35 @@ def test_of_one_key_one_transaction_receives_and_in_order(queue: Queue, place: P
         assert texts(session.receive(1)) == ["a1"]
         assert in_thread(lambda: drained(session)) == ["b1", "x"]
     assert drained(session) == ["a2"]
+
+
+def test_what_others_take_meanwhile_changes_no_key_s_order(
+    queue: Queue, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have committed between the look at the first rows and the lock of their key; there are more rows behind."""
+    if place.kind == "sqlite":
+        pytest.skip("one transaction writes at a time")
+    monkeypatch.setattr("txpool.resources.messages.tables.WINDOW", 6)
+    session = queue(queue_ordered="true")
+    for number in range(9):
+        session.send(str(number), key="a")
+    hold, others = MessageTables.hold_key, [2, 1]
+
+    def held(tables: MessageTables, cursor: Any, key: str) -> bool:
+        if others:
+            most = others.pop()
+
+            def take() -> None:
+                with txpool.transaction():
+                    session.receive(most)
+
+            in_thread(take)
+        return hold(tables, cursor, key)
+
+    monkeypatch.setattr(MessageTables, "hold_key", held)
+    with txpool.transaction():
+        assert texts(session.receive(1)) == ["3"]
+    assert drained(session) == list("45678")
 
 
 def test_behind_very_many_delayed_messages_others_are_found_and_keys_keep_their_order(queue: Queue) -> None:
@@ -354,6 +428,30 @@ def test_tries_count_also_if_none_has_ended(queue: Queue, place: Place) -> None:
     assert open_tries(place) == []
 
 
+@pytest.mark.parametrize("consumers", [1, 2])
+def test_a_commit_that_fails_is_a_try(queue: Queue, monkeypatch: pytest.MonkeyPatch, consumers: int) -> None:
+    """As the page says: each other consumer may make one more, between that commit and the writing of its try."""
+    monkeypatch.setattr(sys.modules["txpool.messages.consumer"], "_LONGEST_WAIT", 0.01)
+    first, other = (queue(name=name, parking="parked", parking_after=2) for name in ("first", "other"))
+    tried = list[str]()
+
+    def refuse(messages: list[ReceivedMessage]) -> None:
+        tried.extend(texts(messages))
+        txpool.current().before_completion(lambda: 1 / 0)  # type: ignore[union-attr]
+
+    park = first.park
+
+    def late(*arguments: Any) -> str:
+        txpool.consumer(other)(refuse).run(once=True)
+        return park(*arguments)
+
+    if consumers == 2:
+        monkeypatch.setattr(first, "park", late)
+    first.send("bad")
+    assert txpool.consumer(first)(refuse).run(lambda: first.parked()[0] == 1) == 0
+    assert len(tried) == 2 + consumers - 1
+
+
 def test_a_consumer_of_what_is_parked_tries_it(queue: Queue) -> None:
     session, done = queue(parking_after=1), list[str]()
     session.send("one")
@@ -416,6 +514,44 @@ def test_a_position_that_a_transaction_holds_is_held_by_no_other(queue: Queue, p
     with txpool.transaction():
         assert held() == (7, 0)
         assert in_thread(lambda: [str(held())]) == ["None"]
+
+
+def test_a_consumer_is_run_by_one_thread(queue: Queue) -> None:
+    """What it knows of its tries is of one run: a second one would take them for its own."""
+    session = queue()
+    session.send("one")
+    seen: list[str] = []
+
+    @txpool.consumer(session)
+    def work(_: list[ReceivedMessage]) -> None:
+        if not seen:
+            seen.append("")
+
+            def second() -> list[str]:
+                with pytest.raises(txpool.ProgrammingError, match="run by another thread"):
+                    work.run(once=True)
+                return ["refused"]
+
+            seen.extend(in_thread(second))
+
+    assert work.run(once=True) == 1
+    assert seen[1:] == ["refused"]
+    session.send("two")
+    assert work.run(once=True) == 1
+
+
+def test_what_ends_the_process_is_logged(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    session = queue()
+    session.send("one")
+
+    @txpool.consumer(session)
+    def work(_: list[ReceivedMessage]) -> None:
+        raise SystemExit("no more")
+
+    with pytest.raises(SystemExit):
+        work.run(once=True)
+    assert "the consumer's function ends the process: SystemExit: no more" in caplog.text
+    assert drained(session) == ["one"]
 
 
 def test_a_try_that_was_interrupted_does_not_count(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
 
 import txpool
 from tests.support import preloaded
@@ -159,6 +161,37 @@ def test_what_the_broker_refuses_is_parked(shop: Shop) -> None:
     shop.send("x" * 2_000_000, key="k")
     assert "0 delivered" in shop.relay()
     assert shop.outbox.state().parked == 1
+
+
+@pytest.mark.parametrize("broker", ["nats"], indirect=True)
+def test_what_is_too_large_with_its_headers_is_parked(shop: Shop) -> None:
+    """The server ends the connection for it: it was tried for ever, as in an outage, and held up all others."""
+    shop.write(attempts=1)
+    (first,) = shop.send("first", key="k")
+    headers = {"txpool-id": first, "txpool-key": "k", "Nats-Msg-Id": first}
+    most = 2**20 - len("NATS/1.0\r\n\r\n") - sum(len(f"{name}: {value}\r\n") for name, value in headers.items())
+    shop.send("x" * most, "y" * (most + 1), "z", key="k")
+    assert "2 delivered" in shop.relay()
+    shop.send("other", key="o")
+    assert "1 delivered" in shop.relay()
+    assert [len(body) for _, body in shop.broker.messages(shop.name)] == [5, most, 5]
+    (parked,) = shop.outbox.parked()
+    assert "maximum payload" in str(parked.error)
+
+
+@pytest.mark.parametrize("broker", ["kafka"], indirect=True)
+def test_what_the_topic_takes_is_delivered(shop: Shop) -> None:
+    """The limit of kafka-python's own is lower."""
+    admin = KafkaAdminClient(bootstrap_servers=shop.broker.address)
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, shop.name, {"max.message.bytes": "5000000"})])
+    admin.close()
+    shop.write(attempts=1)
+    small, large = shop.send("small", "x" * 4_900_000, key="k")
+    shop.send("x" * 5_100_000, key="o")
+    assert "2 delivered" in shop.relay()
+    assert shop.broker.messages(shop.name) == [(small, b"small"), (large, b"x" * 4_900_000)]
+    (parked,) = shop.outbox.parked()
+    assert "MessageSizeTooLarge" in str(parked.error)
 
 
 @pytest.mark.parametrize("broker", ["kafka"], indirect=True)

@@ -93,6 +93,21 @@ def test_a_text_that_is_none_holds_up_no_other(place: Place) -> None:
     assert (place.applied(), outbox.state().parked) == (["good"], 1)
 
 
+def test_an_error_whose_text_no_database_keeps_holds_up_no_other(place: Place) -> None:
+    """A lone surrogate, as in the name of a file that is no UTF-8, and a NUL."""
+    outbox = Outbox(place.datasource("orders", outbox_attempts=1))
+    place.send("bad", "good")
+
+    def deliver(message: Message) -> None:
+        if message.payload == "bad":
+            raise ValueError("x\udcff\0y" * 1000)
+        place.apply(message)
+
+    assert exhausted(outbox, deliver, 2) == 1
+    ((parked),) = outbox.parked()
+    assert str(parked.error).startswith("ValueError: x??y")
+
+
 def test_later_ones_of_a_parked_key_go_on_if_that_is_configured(place: Place) -> None:
     outbox = Outbox(place.datasource("orders", outbox_attempts=1, outbox_skip_parked=True))
     place.send("a1", "bad", "a3", key="a")

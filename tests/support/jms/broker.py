@@ -14,8 +14,10 @@ from txpool.resources.jdbc.dbapi.errors import call
 from txpool.resources.jdbc.jvm import jvm
 
 POM = Path(__file__).with_name("pom.xml")
+# A broker takes no message once nine tenths of its disk are in use, or are not for it.
 _CONFIG = """<configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core">
 <security-enabled>false</security-enabled>
+<max-disk-usage>-1</max-disk-usage>
 <journal-type>NIO</journal-type>
 <journal-pool-files>2</journal-pool-files>
 <journal-min-files>2</journal-min-files>

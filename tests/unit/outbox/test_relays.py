@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 from kafka import errors
 
@@ -13,13 +14,17 @@ import txpool
 from txpool.config.settings import DataSourceSettings
 from txpool.outbox import Message
 from txpool.outbox.relays import delivery_to
-from txpool.outbox.relays.broker import BrokerDelivery, BrokerOutage
+from txpool.outbox.relays.broker import PATIENCE, BrokerDelivery, BrokerOutage
+
+
+def _delivery(folder: Path, name: str) -> BrokerDelivery:
+    file = folder / "o.properties"
+    file.write_text("driver = sqlite3\nmode = local\nurl = sqlite:///o.db\noutbox.broker = b\noutbox.to = t\n")
+    return delivery_to(name, DataSourceSettings.load(file))
 
 
 def _kafka(folder: Path, publish: Callable[..., Any]) -> BrokerDelivery:
-    file = folder / "o.properties"
-    file.write_text("driver = sqlite3\nmode = local\nurl = sqlite:///o.db\noutbox.broker = b\noutbox.to = t\n")
-    deliver = delivery_to("kafka", DataSourceSettings.load(file))
+    deliver = _delivery(folder, "kafka")
     for name, method in (("_open", object), ("_publish", publish), ("_close", lambda _: None)):
         setattr(deliver, name, method)
     return deliver
@@ -49,3 +54,17 @@ def test_ids_and_keys_that_send_does_not_write_reach_no_broker(tmp_path: Path, m
     with pytest.raises(txpool.DataError, match="does not write"):
         _kafka(tmp_path, lambda *given: published.append(given))(Message(message, key, b"x", 1))
     assert published == []
+
+
+def test_rabbitmqs_heartbeat_is_the_relays_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may have none: then the confirmation of one that has stalled was awaited for ever."""
+    opened = list[pika.ConnectionParameters]()
+
+    def connection(places: list[pika.ConnectionParameters]) -> None:
+        opened.extend(places)
+        raise OSError
+
+    monkeypatch.setattr(pika, "BlockingConnection", connection)
+    with pytest.raises(BrokerOutage):
+        _delivery(tmp_path, "rabbitmq")(Message("1", None, b"x", 1))
+    assert [each.heartbeat for each in opened] == [PATIENCE]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -68,3 +69,47 @@ def test_who_reaches_no_broker_leaves_no_thread(tmp_path: Path) -> None:
     *errors, left = done.stdout.splitlines()
     assert [f"no broker at 127.0.0.1:{port} answers" in each for each in errors] == [True, True]
     assert left == "0 threads"
+
+
+@pytest.mark.parametrize(("error", "raised"), [(KeyboardInterrupt,) * 2, (OSError, txpool.OperationalError)])
+def test_a_consumer_whose_close_fails_is_left_all_the_same(
+    error: type[BaseException], raised: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kafka-python's is closed from its first step on: each poll of it would fail."""
+    file = tmp_path / "orders.properties"
+    file.write_text(
+        "driver = kafka\nurl = kafka://broker\ntopic = orders\ngroup = shop\noffsets.datasource = db.properties\n"
+    )
+    (tmp_path / "db.properties").write_text("name = db\ndriver = sqlite3\nmode = cmr\nurl = sqlite:///db\n")
+    stuck, other = MagicMock(), MagicMock()
+    stuck._coordinator.coordinator.return_value = None
+    stuck.close.side_effect = error
+    other.poll.side_effect = BufferError
+    consumers = [stuck, other]
+    monkeypatch.setattr(MANAGER, "consumer", lambda *_, **__: consumers.pop(0))
+    monkeypatch.setattr("txpool.messages.kafka_received._LONGEST_LOOKUP", -1.0)
+    with closing(txpool.session(file)) as session:
+        with pytest.raises(raised):
+            session.wait(0)
+        with pytest.raises(BufferError):
+            session.wait(0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_what_fails_to_close_keeps_nothing_else_open(error: type[BaseException], tmp_path: Path) -> None:
+    """A consumer would stay in its group, and keep its partitions from others."""
+    file = tmp_path / "orders.properties"
+    file.write_text("driver = kafka\nurl = kafka://broker\ntopic = orders\n")
+    closed: list[object] = []
+
+    def fail(made: object) -> None:
+        closed.append(made)
+        raise error
+
+    source = txpool.session(file).source
+    first, last = source.kept("first", object, closed.append), source.kept("last", object, fail)
+    with pytest.raises(error):
+        source.close()
+    assert closed == [last, first]
+    assert source.kept("first", object) is not first
+    assert source.kept("last", object) is not last

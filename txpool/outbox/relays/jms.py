@@ -46,7 +46,7 @@ class JmsDelivery(BrokerDelivery):
         raw = connect_to(settings.name, classes, url, options, branches=False)
         try:
             name = self.to.removeprefix(_TOPIC)
-            return _JmsTarget(raw, raw.queue(name) if name == self.to else raw.topic(name))
+            return _JmsTarget(raw, raw.queue(name, sends=True) if name == self.to else raw.topic(name))
         except BaseException:
             raw.drop()
             raise

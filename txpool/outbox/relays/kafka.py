@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaProducer, errors
 
+from txpool.errors import OperationalError
 from txpool.outbox.relays.broker import KEY, PATIENCE, BrokerDelivery, bytes_of, headers_of
 from txpool.resources.kafka.records import REFUSED
+from txpool.resources.kafka.requests import KafkaRequests
 
 if TYPE_CHECKING:
     from txpool.outbox.message import Message
@@ -21,9 +23,9 @@ class KafkaDelivery(BrokerDelivery):
 
     def _open(self) -> KafkaProducer:
         milliseconds = int(PATIENCE * 1000)
-        options = {}
+        options: dict[str, Any] = {"bootstrap_timeout_ms": milliseconds // 3}
         if self.tls:
-            options = {"security_protocol": "SSL", "ssl_context": self.tls_context()}
+            options |= {"security_protocol": "SSL", "ssl_context": self.tls_context()}
         if self.user is not None:
             options |= {
                 "security_protocol": "SASL_SSL" if self.tls else "SASL_PLAINTEXT",
@@ -31,12 +33,14 @@ class KafkaDelivery(BrokerDelivery):
                 "sasl_plain_username": self.user,
                 "sasl_plain_password": self.password(),
             }
+        with closing(KafkaRequests(",".join(self.addresses), options)) as requests, suppress(OperationalError):
+            requests.longest()  # without the right to ask, it is a stock broker
         return KafkaProducer(
             bootstrap_servers=self.addresses,
             acks="all",
             enable_idempotence=True,
             linger_ms=0,
-            bootstrap_timeout_ms=milliseconds // 3,
+            max_request_size=int(0.99 * requests.most),  # of what is longer, the topic decides
             max_block_ms=milliseconds,
             request_timeout_ms=milliseconds // 2,
             delivery_timeout_ms=milliseconds,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from txpool.outbox.message import Message
 
 _REFUSED = 400
+#: What is around a message's headers.
+_AROUND = b"NATS/1.0\r\n\r\n"
 
 
 class _NatsConnection(NamedTuple):
@@ -60,7 +62,13 @@ class NatsDelivery(BrokerDelivery):
         headers = headers_of(message) | {Header.MSG_ID.value: message.id}
         if message.key is not None and message.key != message.key.strip():
             raise DataError(f"message {message.id}: NATS would cut the spaces off its key: it was not delivered")
-        sending = connection.client.jetstream(timeout=PATIENCE).publish(self.to, bytes_of(message), headers=headers)
+        payload = bytes_of(message)
+        size = (
+            len(payload) + len(_AROUND) + sum(len(f"{name}: {value}\r\n".encode()) for name, value in headers.items())
+        )
+        if size > connection.client.max_payload:  # its client counts no headers, and the server ends the connection
+            raise nats.errors.MaxPayloadError
+        sending = connection.client.jetstream(timeout=PATIENCE).publish(self.to, payload, headers=headers)
         connection.runner.run(_answered(sending, connection.lost))
 
     def _close(self, connection: _NatsConnection) -> None:

@@ -46,6 +46,7 @@ class RabbitMQDelivery(BrokerDelivery):
                     socket_timeout=PATIENCE / 2,
                     stack_timeout=PATIENCE / 2,
                     blocked_connection_timeout=PATIENCE,
+                    heartbeat=int(PATIENCE),  # the broker's own may be none, and then a wait for it has no end
                 )
             )
         channel: BlockingChannel = pika.BlockingConnection(places).channel()

@@ -40,7 +40,9 @@ class Artemis(DatabaseByXA):
         queue, selector = raw.queue(QUEUE), f"{_KIND} = 'identity'"
         if writes and next(raw.browse(queue, selector), None) is None:
             self._add(raw, queue, "identity", 0)
-        first = next(raw.browse(queue, selector), None)
+        # By its number: who may send there can send one that is browsed first, by its priority.
+        found = raw.browse(queue, selector)
+        first = min(found, key=lambda each: int(each.getCoreMessage().getMessageID()), default=None)
         return DatabaseIdentity("" if first is None else str(first.getStringProperty(ID)))
 
     def add_generation(self, raw: Any) -> str:

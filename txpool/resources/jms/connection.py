@@ -25,9 +25,11 @@ _AUTO_ACKNOWLEDGE: Final = 1
 #: For how many seconds a call waits at most that has no timeout of the client's: a send, and the look for a message.
 _PATIENCE: Final = 30.0
 _FULL: Final = (
-    "the broker did not take a message in time: its address is full, maybe, and blocks who sends there "
-    "(address-full-policy): then receive what is there"
+    "the broker did not take a message, or not in time: its address is full, maybe (address-full-policy): then receive "
+    "what is there; or its disk is (max-disk-usage): then make room there"
 )
+#: The number of the error of an address that is full, and fails.
+_FAILS: Final = "AMQ219058"
 _SILENT: Final = "the broker did not say in time whether there is a message: it, or the network, has stalled"
 #: How many bytes the headers of a message have at most, in UTF-16. A broker's journal takes no record that is longer
 #: than its buffer, 490 KiB of a stock broker. It says so at the branch's end: a one-phase commit is in doubt then.
@@ -102,23 +104,51 @@ class JmsConnection:
     def _simple(self, text: str) -> Any:
         return call(self.classes.load(f"{_CORE}.SimpleString").of, text)
 
-    def exists(self, queue: str) -> bool:
-        """Whether there is such a queue. ConfigurationError if it would lose messages that a decision has sent."""
+    def exists(self, queue: str, *, sends: bool = False) -> bool:
+        """Whether there is such a queue. ConfigurationError if it would lose messages, or give them out again.
+
+        With `sends`, also if it does not take all that are sent there.
+        """
         found = call(self.core.queueQuery, self._simple(queue.rpartition("::")[2]))
         if not found.isExists():
             return False
-        lossy = {"is auto-deleted": found.isAutoDelete(), "purges without consumers": found.isPurgeOnNoConsumers()}
-        for problem, has in (lossy | {"is not durable": not found.isDurable()}).items():
-            if has:
-                raise ConfigurationError(
-                    f"datasource {self.name}: the queue {queue} {problem}: a broker that is killed would lose what is "
-                    "prepared there, and call it committed. Nothing was done. Configure the queue in broker.xml"
-                )
+        self._require_kept(queue, found, sends=sends)
         return True
 
-    def queue(self, name: str) -> Any:
-        """The queue, as JMS has it. ConfigurationError if there is none, or if it would lose messages."""
-        if not self.exists(name):
+    def _require_kept(self, queue: str, found: Any, *, sends: bool = False) -> None:
+        address, _, name = queue.rpartition("::")
+        at = str(found.getAddress())
+        if at != (address or name):
+            raise ConfigurationError(
+                f"datasource {self.name}: the queue {name} is at the address {at}, and the broker drops what is sent "
+                f"to {queue}. Nothing was done: write {at}::{name}"
+            )
+        killed = "a broker that is killed would lose what is prepared there, and call it committed"
+        dropped = "the broker would drop messages there, and say nothing"
+        enabled, ring = found.isEnabled(), found.getRingSize()
+        problems = {
+            "is auto-deleted": (found.isAutoDelete(), killed),
+            "purges without consumers": (found.isPurgeOnNoConsumers(), killed),
+            "is not durable": (not found.isDurable(), killed),
+            "is disabled": (enabled is not None and not enabled, dropped),
+            "keeps the last messages alone (ring-size)": (ring is not None and int(ring) >= 0, dropped),
+            "keeps the last message of a key alone (last-value)": (found.isLastValue(), dropped),
+            "has a filter": (sends and found.getFilterString() is not None, dropped),
+            "keeps what was received (non-destructive)": (
+                found.isNonDestructive(),
+                "each would be done again for ever",
+            ),
+        }
+        for problem, (has, why) in problems.items():
+            if has:
+                raise ConfigurationError(
+                    f"datasource {self.name}: the queue {queue} {problem}: {why}. Nothing was done. Configure the "
+                    "queue in broker.xml"
+                )
+
+    def queue(self, name: str, *, sends: bool = False) -> Any:
+        """The queue, as JMS has it. ConfigurationError if there is none, and as `exists`."""
+        if not self.exists(name, sends=sends):
             raise ConfigurationError(
                 f"datasource {self.name}: the broker has no queue {name}, and nothing was done: configure it in "
                 "broker.xml, since one that the broker makes by itself is deleted by itself"
@@ -126,7 +156,7 @@ class JmsConnection:
         return call(self.session.createQueue, name)
 
     def topic(self, name: str) -> Any:
-        """The topic, as JMS has it. ConfigurationError if there is none, or if a queue of it would lose messages."""
+        """The topic, as JMS has it. ConfigurationError if there is none, or if a durable queue of it loses messages."""
         found = call(self.core.addressQuery, self._simple(name))
         if not found.isExists():
             raise ConfigurationError(
@@ -134,12 +164,14 @@ class JmsConnection:
                 "broker.xml, with a queue for each who subscribes"
             )
         for each in found.getQueueNames():
-            self.exists(str(each))
+            queue = call(self.core.queueQuery, each)
+            if queue.isDurable():  # else whoever has it asks for no more
+                self._require_kept(f"{name.partition('::')[0]}::{each}", queue)
         return call(self.session.createTopic, name)
 
     def create_queue(self, name: str) -> None:
         """Create the queue, if it is not there, so that the broker never deletes it by itself."""
-        if self.exists(name):
+        if self.exists(name, sends=True):
             return
         made = call(self.classes.load(f"{_CORE}.QueueConfiguration").of, name)
         made.setRoutingType(self.classes.load(f"{_CORE}.RoutingType").ANYCAST)
@@ -197,6 +229,8 @@ class JmsConnection:
         try:
             found = call(method, *args)
         except Exception as error:
+            if _FAILS in str(error):  # as if it had blocked: no message is the reason
+                self.drop()
             raise (self._too_late(problem) if self.broken else error) from None
         finally:
             timer.cancel()

@@ -33,6 +33,12 @@ class Jms(ResourceManager):
         values = settings.properties
         if ("queue" in values) == ("topic" in values):
             raise values.error("queue", "or topic is to be given, and not both: write queue = orders")
+        if settings.queue is None:
+            keys = ("parking", "parking.after")
+            settings.refuse(keys, "has no use with topic, from which nothing is received: leave it out")
+        # A broker has one queue of a name, whatever the address before it.
+        if len({each.rpartition("::")[2] for each in (settings.queue or "", settings.parking_queue)}) == 1:
+            raise values.error("parking", f"leads back to where it came from: {settings.parking_queue}")
         if not settings.jdbc_classpath:
             raise values.error("jdbc.classpath", "is missing: name the jars of Artemis's JMS client there")
 
@@ -72,6 +78,7 @@ class Jms(ResourceManager):
         try:
             if settings.queue is not None:
                 raw.queue(settings.queue)
+                raw.exists(settings.parking_queue, sends=True)
             else:
                 raw.topic(settings.topic)
             count = len(raw.database.listed(raw))

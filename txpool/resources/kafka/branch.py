@@ -11,7 +11,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from txpool.errors import TransactionRolledBack, described
@@ -68,19 +68,18 @@ class KafkaWork(Work):
         self.records.append(record)
 
     def prepare(self, xid: str) -> None:
-        from txpool.resources.kafka.records import BATCHES, TOO_LONG
+        from kafka.errors import RecordListTooLargeError
+
+        from txpool.resources.kafka.records import BATCHES
 
         timeout, deadline = self._requests.longest(), time.monotonic() + WAIT
         if self._requests.state(xid, deadline) is not None:
             raise Refused(f"the transactional id {xid} is taken")  # to begin under it would end the other's
         for size in BATCHES:
             producer = self._requests.begin(xid, timeout, deadline)  # which ends what was sent before
-            try:
+            with suppress(RecordListTooLargeError):
                 self._requests.send(producer, self.records, deadline, size=size)
                 break
-            except TOO_LONG:
-                if size == BATCHES[-1]:
-                    raise
         self.evidence = evidence_of(producer, ((each.topic, each.part) for each in self.records))
 
     def rollback(self) -> None:
@@ -235,15 +234,11 @@ def _why(error: Exception, text: str = "") -> str:
 
 
 class KafkaRecovery(RecoveryOneByOne):
-    """Recovery's access to the branches in a cluster. Thread-safe: every method connects, and disconnects.
+    """Recovery's access to the branches in a cluster. Thread-safe: every method enters `connected()`, and leaves it."""
 
-    If the connections are `shared` with a session, they stay.
-    """
-
-    def __init__(self, connect: Callable[[], KafkaRequests], *, trusted: bool, shared: bool = False) -> None:
+    def __init__(self, connected: Callable[[], AbstractContextManager[KafkaRequests]], *, trusted: bool) -> None:
         super().__init__()
-        self._connect = connect
-        self._shared = shared
+        self._connected = connected
         #: None: whoever can connect is one of ours. Else nobody is proven to be.
         self._roles: frozenset[str] | None = None if trusted else frozenset()
 
@@ -263,10 +258,11 @@ class KafkaRecovery(RecoveryOneByOne):
 
     def phase_two(self) -> EndedWhenAwaited:
         """The end of a pass's branches, over one client."""
-        requests = self._connect()
-        access = KafkaRecovery(lambda: requests, trusted=False, shared=True)
+        shared = ExitStack()
+        requests = shared.enter_context(self._connected())
+        access = KafkaRecovery(lambda: nullcontext(requests), trusted=False)
         access._failures = self._failures
-        return EndedWhenAwaited(access, requests.close)
+        return EndedWhenAwaited(access, shared.close)
 
     def end(self, record: BranchRecord, *, commit: bool) -> tuple[BranchOutcome, str]:
         try:
@@ -274,7 +270,3 @@ class KafkaRecovery(RecoveryOneByOne):
                 return end_branch(requests, record, commit=commit)
         except Exception as error:
             return BranchOutcome.UNKNOWN, _why(error)
-
-    def _connected(self) -> AbstractContextManager[KafkaRequests]:
-        requests = self._connect()
-        return nullcontext(requests) if self._shared else closing(requests)

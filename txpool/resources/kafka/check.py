@@ -46,10 +46,12 @@ def findings(
     found = f"{settings.name} answers, and is cluster {cluster}; topic {topic} has {len(copies[topic])} partitions"
     yield ok("connection", f"{found}; {count} branches are prepared there")
     yield _of_timeout(longest, timeout)
+    for each in topics:
+        yield from _of_reading(requests, each)
     try:
-        brokers = requests.broker_settings(_COPIES, _LOG_IN_SYNC, _EXPIRATION)
+        brokers = requests.settings(_COPIES, _LOG_IN_SYNC, _EXPIRATION)
         for each in topics:
-            in_sync = requests.topic_settings(each, _IN_SYNC).get(_IN_SYNC, "1")
+            in_sync = requests.settings(_IN_SYNC, topic=each).get(_IN_SYNC, "1")
             yield _of_copies(f"topic {each}", min(copies[each]), int(in_sync), _IN_SYNC)
         if _COPIES in brokers:
             what = "__transaction_state, where the broker keeps transactions,"
@@ -67,6 +69,23 @@ def findings(
             "recovery commits what is decided, and leaves the rest to the broker's timeout: until then it hides "
             "what follows in its partitions",
             "if nobody else can connect, or ACLs keep others from such ids, write prepared.owners = any",
+        )
+
+
+def _of_reading(requests: KafkaRequests, topic: str) -> Iterator[Finding]:
+    """Whether it may be found out that a commit has arrived in a topic."""
+    from kafka.errors import AuthorizationError
+
+    from txpool.resources.kafka.records import Producer
+
+    try:
+        requests.left_open(Producer("", -1, -1), [(topic, 0)])
+    except AuthorizationError as error:
+        yield failure(
+            "rights",
+            f"the user may not read topic {topic}: {described(error)}",
+            "whether a commit has arrived there cannot be found out: no decision is forgotten, and each is an alarm",
+            f"let an ACL of topic {topic} allow Read to this application",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,9 @@ class Kafka(ResourceManager):
     def check(self, settings: DataSourceSettings) -> None:
         if "topic" not in settings.properties:
             raise settings.properties.error("topic", "is missing: write topic = orders")
+        if settings.group is None:
+            keys = ("offsets.datasource", "parking", "parking.after")
+            settings.refuse(keys, "has no use without group, in which a session receives: write group, or leave it out")
         if parking_topic(settings) == "":
             raise settings.properties.error("parking", "names no topic: write parking = topic:orders-parked")
         for key in _OWN:
@@ -76,11 +80,8 @@ class Kafka(ResourceManager):
         limit(transaction, source.name, self.requests_of(source).longest())
 
     def ends_after(self, settings: DataSourceSettings) -> float | None:
-        requests = self._requests(settings)
-        try:
+        with closing(self._requests(settings)) as requests:
             longest = requests.longest()
-        finally:
-            requests.close()
         return None if longest == inf else longest
 
     def requests_of(self, source: Source) -> KafkaRequests:
@@ -138,12 +139,11 @@ class Kafka(ResourceManager):
             ) from error
 
     def branch_recovery(self, settings: DataSourceSettings, *, recovery: bool = True) -> KafkaRecovery:
-        return KafkaRecovery(lambda: self._requests(settings), trusted=settings.trusts_anybody)
+        return KafkaRecovery(lambda: closing(self._requests(settings)), trusted=settings.trusts_anybody)
 
     def adopting(self, source: Source, deadlines: Deadlines) -> OneByOne:
-        return OneByOne(
-            KafkaRecovery(lambda: self.requests_of(source), trusted=source.settings.trusts_anybody, shared=True)
-        )
+        trusted = source.settings.trusts_anybody
+        return OneByOne(KafkaRecovery(lambda: nullcontext(self.requests_of(source)), trusted=trusted))
 
     def workload(self, source: Source) -> Any:
         from txpool.resources.kafka.workload import TopicWork
@@ -153,12 +153,9 @@ class Kafka(ResourceManager):
     def findings(self, settings: DataSourceSettings, *, stale_after: float, timeout: float | None) -> Iterator[Finding]:
         from txpool.resources.kafka.check import findings
 
-        requests = self._requests(settings)
-        try:
-            topics = [settings.properties["topic"], *filter(None, [parking_topic(settings)])]
+        topics = [settings.properties["topic"], *filter(None, [parking_topic(settings)])]
+        with closing(self._requests(settings)) as requests:
             yield from findings(settings, requests, self.branch_recovery(settings), topics, timeout=timeout)
-        finally:
-            requests.close()
 
 
 MANAGER = Kafka()

@@ -13,10 +13,8 @@ from kafka.partitioner.default import murmur2
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from txpool.errors import ProgrammingError, described
-from txpool.resources.messages.tables import Outgoing
+from txpool.resources.messages.tables import ID_HEADER, Outgoing
 
-#: The header with the id that a session of txpool's gives to a message.
-ID_HEADER = "txpool-id"
 #: What a broker answers if a topic takes no batch that is so long.
 TOO_LONG = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
 #: What a broker answers if it does not take a message itself: it is too long, or has no key in a compacted topic.
@@ -26,6 +24,10 @@ REFUSED = (*TOO_LONG, errors.InvalidTimestampError, errors.InvalidRecordError)
 BATCHES = (900_000, 16_384, 1)
 #: For how many seconds the number of a topic's partitions is taken to be the same.
 _PARTS_FOR = 60.0
+
+
+#: A topic, and the number of its partition.
+Place = tuple[str, int]
 
 
 class Producer(NamedTuple):
@@ -94,13 +96,13 @@ class Topics:
         return count
 
 
-def batches_of(producer: Producer, records: Iterable[Record], size: int) -> dict[tuple[str, int], list[bytes]]:
+def _batches_of(producer: Producer, records: Iterable[Record], size: int) -> dict[Place, list[bytes]]:
     """The records as batches of so many bytes, by topic and partition. A longer record is a batch by itself.
 
     They have sequence numbers, by which a broker knows them again.
     """
-    found: dict[tuple[str, int], list[bytes]] = defaultdict(list)
-    building: dict[tuple[str, int], tuple[Any, int]] = {}
+    found: dict[Place, list[bytes]] = defaultdict(list)
+    building: dict[Place, tuple[Any, int]] = {}
     now = int(time.time() * 1000)
     for topic, part, key, body, headers in records:
         place = topic, part
@@ -122,6 +124,33 @@ def batches_of(producer: Producer, records: Iterable[Record], size: int) -> dict
     for place, (builder, _) in building.items():
         found[place].append(_closed(builder))
     return dict(found)
+
+
+def rounds_of(producer: Producer, records: Iterable[Record], size: int, most: int) -> list[dict[Place, bytes]]:
+    """The records as the batches that are sent together: of so many bytes, and at most one for each partition.
+
+    MessageSizeTooLargeError if a record is longer: for such a request the broker would end the connection.
+    """
+    for topic, part, key, body, headers in records:
+        length = len(key or b"") + len(body or b"") + sum(len(name) + len(value) for name, value in headers)
+        if length > most:
+            raise errors.MessageSizeTooLargeError(f"topic {topic}, partition {part}: a request may have {most:,} bytes")
+    rounds = list[dict[Place, bytes]]()
+    batches = _batches_of(producer, records, size)
+    while batches:
+        together, length = dict[Place, bytes](), 0
+        for place, waiting in batches.items():
+            if not together or length + len(waiting[0]) <= most:
+                together[place], length = waiting[0], length + len(waiting[0])
+        rounds.append(together)
+        left = ((place, waiting[place in together :]) for place, waiting in batches.items())
+        batches = {place: waiting for place, waiting in left if waiting}
+    return rounds
+
+
+def is_one(batch: bytes) -> bool:
+    """Whether a batch has one record: its format, the second, counts them in these four bytes."""
+    return int.from_bytes(batch[57:61]) == 1
 
 
 def _closed(builder: Any) -> bytes:

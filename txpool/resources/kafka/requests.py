@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple, TypeVar
@@ -28,7 +28,7 @@ from kafka.protocol.producer.transaction import (
 from kafka.structs import TopicPartition
 
 from txpool.errors import OperationalError, described
-from txpool.resources.kafka.records import BATCHES, Producer, Record, batches_of
+from txpool.resources.kafka.records import BATCHES, TOO_LONG, Producer, Record, is_one, rounds_of
 
 T = TypeVar("T")
 
@@ -50,6 +50,7 @@ _PAUSE = 0.02
 _BACK = 10.0
 #: The first version of InitProducerId with two-phase commit (KIP-939).
 _TWO_PHASE = 6
+_TIMEOUT, _MOST = "transaction.max.timeout.ms", "socket.request.max.bytes"
 #: The timeout of a producer that has none.
 _NEVER = 2**31 - 1
 #: For how long a broker's setting is taken to be the same, in seconds.
@@ -71,25 +72,29 @@ class KafkaRequests:
         self._address = address
         #: Without those that are a consumer's alone.
         self._options = {key: value for key, value in options.items() if key in KafkaAdminClient.DEFAULT_CONFIG}
-        self._clients: dict[int, KafkaAdminClient] = {}
+        #: By the process, and by the client that each replaces.
+        self._clients: dict[tuple[int, KafkaAdminClient | None], KafkaAdminClient] = {}
         self._longest = (0.0, 0.0)
+        self.most = 100 * 1024 * 1024  #: How many bytes of a request the broker takes: else it ends the connection.
         self._refused_two_phase = False
 
     def client(self) -> KafkaAdminClient:
         """kafka-python's client of this process. OperationalError if no broker answers."""
-        found = self._clients.get(os.getpid())
+        key: tuple[int, KafkaAdminClient | None] = (os.getpid(), None)
+        while (found := self._clients.get(key)) is not None and found._manager._net._exception is not None:
+            key = os.getpid(), found  # its thread has ended, and takes nothing
         if found is None:
             made = connected(KafkaAdminClient, self._address, **self._options)
-            found = self._clients.setdefault(os.getpid(), made)
+            found = self._clients.setdefault(key, made)
             if found is not made:
                 made.close()
         return found
 
     def close(self) -> None:
         """Close this process's connections."""
-        found = self._clients.pop(os.getpid(), None)
-        if found is not None:
-            found.close()
+        for key in [each for each in self._clients.copy() if each[0] == os.getpid()]:
+            with suppress(Exception):  # if its thread has ended, or another closes it
+                self._clients.pop(key).close()
 
     # -- the cluster --------------------------------------------------------------------------------------------
 
@@ -106,24 +111,21 @@ class KafkaRequests:
         value, at = self._longest
         if value and time.monotonic() - at < _KNOWN_FOR:
             return value
-        found = self.broker_settings("transaction.max.timeout.ms", "transaction.two.phase.commit.enable")
-        seconds, version = float(found["transaction.max.timeout.ms"]) / 1000, 0
+        found = self.settings(_TIMEOUT, "transaction.two.phase.commit.enable", _MOST)
+        if _TIMEOUT not in found:
+            raise OperationalError(f"the user lacks the right DescribeConfigs on the cluster at {self._address}")
+        self.most = int(found.get(_MOST, self.most))
+        seconds, version = float(found[_TIMEOUT]) / 1000, 0
         if found.get("transaction.two.phase.commit.enable") == "true" and not self._refused_two_phase:
             with suppress(errors.IncompatibleBrokerVersion):  # unstable.api.versions.enable is needed for it, too
                 version = self.client()._manager.broker_version_data.api_version(InitProducerIdRequest)
         self._longest = (inf if version >= _TWO_PHASE else seconds), time.monotonic()
         return self._longest[0]
 
-    def broker_settings(self, *keys: str) -> dict[str, str]:
-        """Those of these settings that a broker has."""
-        node = str(self._asked(lambda client: client.describe_cluster())["brokers"][0]["broker_id"])
-        return self._settings(ConfigResourceType.BROKER, node, keys)
-
-    def topic_settings(self, topic: str, *keys: str) -> dict[str, str]:
-        """Those of these settings that a topic has."""
-        return self._settings(ConfigResourceType.TOPIC, topic, keys)
-
-    def _settings(self, kind: ConfigResourceType, name: str, keys: Iterable[str]) -> dict[str, str]:
+    def settings(self, *keys: str, topic: str = "") -> dict[str, str]:
+        """Those of these settings that a topic has, or a broker."""
+        kind = ConfigResourceType.TOPIC if topic else ConfigResourceType.BROKER
+        name = topic or str(self._asked(lambda client: client.describe_cluster())["brokers"][0]["broker_id"])
         asked = ConfigResource(kind, name, dict.fromkeys(keys, ""))
         (found,) = self._asked(lambda client: client.describe_configs([asked], config_filter="all")).values()
         return {key: str(each["value"]) for key, each in found[name].items()}
@@ -158,7 +160,6 @@ class KafkaRequests:
 
         With `inf` it does not, by two-phase commit: if that is refused, later transactions are told the broker's.
         """
-
         two_phase = timeout == inf
         versions = {"min_version": _TWO_PHASE} if two_phase else {"max_version": 4}
 
@@ -179,15 +180,15 @@ class KafkaRequests:
             self._refused_two_phase, self._longest = two_phase, (0.0, 0.0)
             raise
 
-    def send(self, producer: Producer, records: Iterable[Record], deadline: float, *, size: int = BATCHES[0]) -> None:
+    def send(self, producer: Producer, records: Sequence[Record], deadline: float, *, size: int = BATCHES[0]) -> None:
         """Send them in the producer's transaction, and wait until all replicas in sync have each.
 
         A batch has so many bytes, or one record.
-        Errors: kafka-python's; one of TOO_LONG if a topic takes no batch that is so long.
+        Errors: kafka-python's; RecordListTooLargeError if shorter batches may be taken.
         """
-        batches = batches_of(producer, records, size)
+        rounds = rounds_of(producer, records, size, int(0.99 * self.most))  # the rest is for names
         topics: dict[str, list[int]] = defaultdict(list)
-        for topic, part in batches:
+        for topic, part in {each[:2] for each in records}:
             topics[topic].append(part)
 
         async def add(manager: Any) -> None:
@@ -208,11 +209,9 @@ class KafkaRequests:
                     _require(part.partition_error_code)
 
         self._until(deadline, add)
-        while batches:
-            first = {place: waiting[0] for place, waiting in batches.items()}
+        for together in rounds:
             # A batch that the broker has already is acknowledged again, by its producer and its sequence number.
-            self._until(deadline, lambda manager, first=first: self._produce(manager, producer, first))  # type: ignore[misc]
-            batches = {place: waiting[1:] for place, waiting in batches.items() if waiting[1:]}
+            self._until(deadline, lambda manager, sent=together: self._produce(manager, producer, sent))  # type: ignore[misc]
 
     async def _produce(self, manager: Any, producer: Producer, batches: Mapping[tuple[str, int], bytes]) -> None:
         leaders = await self.client()._async_get_leader_for_partitions([TopicPartition(*each) for each in batches])
@@ -234,11 +233,19 @@ class KafkaRequests:
                 max_version=9,
             )
             sent.append(manager.send(request, leader))
+        together: Exception | None = None
         for answer in [await each for each in sent]:
             for topic in answer.responses:
                 for part in topic.partition_responses:
                     place = f"topic {topic.name}, partition {part.index}"
-                    _require(part.error_code, errors.DuplicateSequenceNumberError, place=place)
+                    if errors.for_code(part.error_code) not in TOO_LONG:
+                        _require(part.error_code, errors.DuplicateSequenceNumberError, place=place)
+                    elif is_one(batches[topic.name, part.index]):
+                        raise errors.MessageSizeTooLargeError(place)
+                    else:
+                        together = errors.RecordListTooLargeError(place)
+        if together is not None:
+            raise together
 
     def end(self, producer: Producer, deadline: float, *, commit: bool) -> str:
         """End the producer's transaction, as anybody may who knows it: empty, or the name of the broker's error."""
@@ -277,12 +284,8 @@ class KafkaRequests:
     def listed(self, prefix: str) -> list[str]:
         """The ids with this beginning whose transactions are open, or are being committed."""
         found = self._asked(lambda client: client.list_transactions(state_filters=["Ongoing", "PrepareCommit"]))
-        return [
-            each.transactional_id
-            for listings in found.values()
-            for each in listings
-            if each.transactional_id.startswith(prefix)
-        ]
+        names = [each.transactional_id for listings in found.values() for each in listings]
+        return [each for each in names if each.startswith(prefix)]
 
     def left_open(self, producer: Producer, parts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
         """The partitions in which a transaction of this producer is open."""

@@ -1,7 +1,7 @@
 """The server of a lake's catalog is killed while others write: all of a transaction is there, or nothing of it.
 
 Its processes die by SIGKILL, and it is started again, at random moments; a seed draws the same again. Once by default,
-and 20 times with TXPOOL_CRASH_FULL=1; 5 of Spark's.
+and 20 times with TXPOOL_CRASH_FULL=1; 10 of Spark's.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def test_spark(
     spark_process: Callable[..., subprocess.Popen[str]],
 ) -> None:
     driver = spark_process(SPARK)
-    kills = max(RANDOM_KILLS // 8, 1)
+    kills = max(RANDOM_KILLS // 4, 1)
     killed_again_and_again(site, databases, kills, lambda: driver.poll() is None)
     os.killpg(driver.pid, signal.SIGKILL)
     require_whole(site, driver.communicate(timeout=600)[0])

@@ -75,6 +75,41 @@ def test_modes_that_flat_files_do_not_have(mode: Any, spark: Any, exports: Path)
     assert os.listdir(exports) == []
 
 
+@pytest.mark.parametrize("name", ["noop", "console"])
+def test_a_format_that_writes_no_files_publishes_nothing(name: str, spark: Any, exports: Path) -> None:
+    with pytest.raises(txpool.NotSupportedError, match="has written no file"):
+        write_files(spark.range(5), "exports.properties", "day", format=name)
+    assert os.listdir(exports) == [".txpool"]
+    assert left(exports) == []
+
+
+def test_no_rows_are_a_folder_too(spark: Any, exports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if Spark leaves no mark: a partitioned write of no rows has no file at all."""
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    settings.set("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    try:
+        rows = spark.range(0).selectExpr("id", "id as part")
+        write_files(rows, "exports.properties", "day", partition_by=["part"])
+    finally:
+        settings.unset("mapreduce.fileoutputcommitter.marksuccessfuljobs")
+    assert os.listdir(exports / "day") == ["_SUCCESS"]
+
+
+@pytest.mark.parametrize("option", ["transaction_id", "record_in"])
+def test_arguments_of_a_transaction_are_no_options_of_sparks(option: str, spark: Any, exports: Path) -> None:
+    """Spark takes any option, and passes over what it does not know: a second run would write again."""
+    with pytest.raises(txpool.ProgrammingError, match=r"txpool\.transaction\(transaction_id"):
+        write_files(spark.range(5), "exports.properties", "day", **{option: "load"})
+    assert os.listdir(exports) == []
+
+
+def test_a_name_with_which_spark_could_not_read_the_folder(spark: Any, exports: Path) -> None:
+    for name in ("loads/2026-11-27T10:00", "back\\slash"):
+        with pytest.raises(txpool.ProgrammingError, match="Spark could not read"):
+            write_files(spark.range(5), "exports.properties", name)
+    assert os.listdir(exports) == []
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_what_executors_have_kept_on_disks_of_their_own_is_missed(
     lost: bool, spark: Any, exports: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txpool.datasource import Source, find_source
 from txpool.errors import ConfigurationError, ProgrammingError
+from txpool.resources.files.place import named
 from txpool.resources.files.work import StagedFolder
 from txpool.tm.ambient import current
 from txpool.tm.rules.enlistment import require_log
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from txpool.tm.transaction import Transaction
 
 
-def folder(target: str | Path | Source, name: str, *, overwrite: bool = False) -> StagedFolder:
+def folder(target: str | Path | Source, name: str | PathLike[str], *, overwrite: bool = False) -> StagedFolder:
     """A new folder, empty, which appears under this name below the datasource's folder when the transaction commits.
 
     Write its files by `open()`, or by any library into `path`, and close them before the commit. If the transaction
@@ -33,7 +35,7 @@ def folder(target: str | Path | Source, name: str, *, overwrite: bool = False) -
         )
     ambient = enlisting(source, "folder()", "a folder appears", "write_files()")
     try:
-        staged: StagedFolder = ambient.enlist_datasource(source).pooled.folder(name, overwrite=overwrite)
+        staged: StagedFolder = ambient.enlist_datasource(source).pooled.folder(named(name), overwrite=overwrite)
         return staged
     except BaseException as error:
         if not isinstance(error, Exception):  # it may have been made, and nobody knows of it

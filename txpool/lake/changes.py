@@ -11,6 +11,7 @@ from pyiceberg.table import CommitTableResponse, Table, Transaction
 
 from txpool.errors import NotSupportedError
 from txpool.lake import corrections
+from txpool.lake.refusals import explained, explaining
 from txpool.lake.values import arrow_of, require_partitionable
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _CODE: Final = ("py-io-impl", "write.py-location-provider.impl")
 DELETES: Final = "write.metadata.delete-after-commit.enabled"
 
 
+@explained
 class LakeTable(Table):
     """A table within one transaction."""
 
@@ -41,12 +43,24 @@ class LakeTable(Table):
     ) -> None:
         super().__init__(identifier, metadata, location, work.io, catalog)
         self._work = work
+        work.tables.add(self)
+
+    __hash__ = object.__hash__  # pyiceberg's tables are equal by their contents, and these are told apart
+
+    @property
+    def inspect(self) -> Any:
+        return explaining(super().inspect, self)
+
+    @property
+    def maintenance(self) -> Any:
+        return explaining(super().maintenance, self)
 
     def transaction(self) -> LakeChanges:
         self._work.begin_writing()
         return LakeChanges(self)
 
 
+@explained
 class LakeChanges(Transaction):
     """pyiceberg's transaction of one table, which takes frames. If it fails in part, the whole rolls back."""
 
@@ -64,7 +78,7 @@ class LakeChanges(Transaction):
         return table
 
     def _stage(self, updates: Any, requirements: Any = ()) -> Transaction:
-        self._table._work.unfinished[id(self)] = ".".join(self._table.name())
+        self._table._work.unfinished[self] = self._table
         return super()._stage(updates, requirements)
 
     def append(self, df: Any, *args: Any, **options: Any) -> None:
@@ -112,13 +126,13 @@ class LakeChanges(Transaction):
             made: Table = self._try(super().commit_transaction)
             return made
         finally:
-            self._table._work.unfinished.pop(id(self), None)
+            self._table._work.unfinished.pop(self, None)
 
     def __exit__(self, exctype: Any, excinst: BaseException | None, exctb: Any) -> None:
         if excinst is None:
             self.commit_transaction()
             return
-        self._table._work.unfinished.pop(id(self), None)
+        self._table._work.unfinished.pop(self, None)
         self._table._work.failed(excinst, ".".join(self._table.name()), self._files_before)
 
     def add_files(self, *_: Any, **__: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError
@@ -13,6 +14,7 @@ from txpool.locks import Lock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from txpool.lake.changes import LakeChanges, LakeTable
     from txpool.lake.journals.base import WarehouseJournals
     from txpool.tm.transaction import Transaction
 
@@ -23,8 +25,10 @@ class StagedFiles:
     def __init__(self, name: str, journals: WarehouseJournals, gtrid: str) -> None:
         self.name = name
         self.journals = journals
-        #: What has begun to change a table, and is neither staged nor undone: for people.
-        self.unfinished: dict[int, str] = {}
+        #: The changes that are begun, and neither staged nor undone, and what each is of.
+        self.unfinished: dict[LakeChanges, LakeTable] = {}
+        #: The tables that were loaded: each may be there several times.
+        self.tables: WeakSet[LakeTable] = WeakSet()
         self.gtrid = gtrid
         #: Makes its files, and reads any.
         self.io = journals.io(self)
@@ -83,6 +87,15 @@ class StagedFiles:
                 "txpool.lake.catalog() again, within the next one"
             )
         return transaction
+
+    def changed(self, table: Any, metadata: Any, location: str) -> None:
+        """A table has changed: so have the others that were loaded under its name, but for what is being changed."""
+        passed_over = [table, *self.unfinished.values()]
+        for each in self.tables:
+            if any(each is other for other in passed_over):
+                continue
+            if each.name() == table.name() and each.metadata.table_uuid == metadata.table_uuid:
+                each.metadata, each.metadata_location = metadata, location
 
     def file(self, location: str) -> Any:
         """List a file that is about to be made; what it is made by. Any thread."""
@@ -164,9 +177,9 @@ class StagedFiles:
 
     def _require_finished(self) -> None:
         """ProgrammingError if a change was begun, and is not staged."""
-        for what in self.unfinished.values():
+        for each in self.unfinished.values():
             raise ProgrammingError(
-                f"catalog {self.name}: a change of {what} was begun and not committed by "
+                f"catalog {self.name}: a change of {'.'.join(each.name())} was begun and not committed by "
                 f"commit_transaction(), so {self.gtrid} rolls back"
             )
 

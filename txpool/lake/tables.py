@@ -10,14 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pyiceberg.catalog import WAREHOUSE_LOCATION, Catalog, MetastoreCatalog
+from pyiceberg.catalog import WAREHOUSE_LOCATION, Catalog, MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.metadata import SUPPORTED_TABLE_FORMAT_VERSION, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import update_table_metadata
 from sqlalchemy import insert
@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session
 from txpool.engine.engine import create_engine
 from txpool.errors import NotSupportedError
 from txpool.lake.changes import DELETES, LakeTable, commit_response, require_safe
+from txpool.lake.refusals import explained
 from txpool.lake.work import LakeWork, StagedPointer
 
 if TYPE_CHECKING:
@@ -42,9 +43,12 @@ if TYPE_CHECKING:
     from txpool.resources.iceberg.tables import LakeTables
     from txpool.tm import transaction as tm
 
+#: How many characters names, and all else, have in the catalog's tables. MariaDB cuts the rest if it is not strict.
+_NAME, _TEXT = 255, 1000
 _engines: WeakKeyDictionary[DataSource, Engine] = WeakKeyDictionary()
 
 
+@explained
 class LakeCatalog(SqlCatalog):
     """The catalog of a warehouse within one transaction, which `txpool.lake.catalog()` returns.
 
@@ -102,12 +106,19 @@ class LakeCatalog(SqlCatalog):
         require_safe(properties, self.name)
         converted: Any = self._convert_schema_if_needed(schema, int(properties.get("format-version", 2)))  # type: ignore[arg-type]
         namespace, name = self._named(identifier)
+        if not name:
+            raise ValueError(f"{name!r} is no name of a table")
+        if location is None and (f"{namespace}{name}".count("/") or {".", ".."} & {namespace, name}):
+            # Its files would be among those of another table, whose orphans they would be.
+            raise ValueError(f"{namespace}.{name} is no name for a table's folder")
+        _require_held(_NAME, name)
         if not self.namespace_exists(namespace):
             raise NoSuchNamespaceError(f"Namespace does not exist: {namespace}")
         location = self._resolve_table_location(location, namespace, name)
         self._work.warehouse.journals.inside(location)
         provider = load_location_provider(location, dict(properties))
         metadata_location = provider.new_table_metadata_file_location()
+        _require_held(_TEXT, metadata_location)
         metadata = new_table_metadata(
             location=location,
             schema=converted,
@@ -115,6 +126,11 @@ class LakeCatalog(SqlCatalog):
             sort_order=sort_order,
             properties=dict(properties),
         )
+        if metadata.format_version > SUPPORTED_TABLE_FORMAT_VERSION:
+            raise NotSupportedError(
+                f"catalog {self.name}: {namespace}.{name} was not created: tables of format version "
+                f"{metadata.format_version} are not written: leave format-version out, or write 2"
+            )
         if self.table_exists(identifier):
             raise TableAlreadyExistsError(f"Table {namespace}.{name} already exists")
         self._work.begin_writing()
@@ -169,11 +185,13 @@ class LakeCatalog(SqlCatalog):
             provider = load_location_provider(metadata.location, metadata.properties)
             version = self._parse_metadata_version(current.metadata_location) + 1
             after = provider.new_table_metadata_file_location(version)
+            _require_held(_TEXT, after)
             staged = StagedPointer(current.metadata_location, after, metadata)
         else:
             staged = StagedPointer(before.before, before.after, metadata)
         self._work.change()
         self._work.staged[key] = staged
+        self._work.changed(table, metadata, staged.after)
         return commit_response(metadata, staged.after)
 
     def _named(self, identifier: Any) -> tuple[str, str]:
@@ -185,7 +203,20 @@ class LakeCatalog(SqlCatalog):
 
     def rename_table(self, from_identifier: Any, to_identifier: Any) -> Table:
         self._require_unstaged(from_identifier)
+        _require_held(_NAME, *self._named(to_identifier))
         return super().rename_table(from_identifier, to_identifier)
+
+    def create_namespace(self, namespace: Any, properties: Mapping[str, str] = {}) -> None:
+        _require_held(_NAME, Catalog.namespace_to_string(namespace), *properties)
+        _require_held(_TEXT, *properties.values())
+        super().create_namespace(namespace, dict(properties))
+
+    def update_namespace_properties(
+        self, namespace: Any, removals: set[str] | None = None, updates: Mapping[str, str] = {}
+    ) -> PropertiesUpdateSummary:
+        _require_held(_NAME, *updates)
+        _require_held(_TEXT, *updates.values())
+        return super().update_namespace_properties(namespace, removals, dict(updates))
 
     def _require_unstaged(self, identifier: Any) -> None:
         if self._named(identifier) in self._work.staged:
@@ -205,6 +236,12 @@ class LakeCatalog(SqlCatalog):
 
     def register_table(self, *_: Any, **__: Any) -> Table:
         raise self._refused("register_table()", "its files may be another catalog's, which removes them")
+
+
+def _require_held(longest: int, *texts: str) -> None:
+    for each in texts:
+        if len(each) > longest:
+            raise ValueError(f"{each[:40]!r}… has {len(each)} characters, and the catalog's tables hold {longest}")
 
 
 def _spelled(  # the arguments are the event's

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import sys
+from collections import Counter
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +41,12 @@ def arrow_of(frame: Any, schema: pa.Schema, where: str) -> pa.Table:
         )
     wanted = {field.name: field for field in schema}
     names = table.column_names
-    unknown = [name for name in names if name not in wanted]
-    if unknown or len(set(names)) != len(names):
-        raise DataError(
-            f"{where}: the table has no column {', '.join(unknown)}, or the frame one twice, and nothing was written"
-        )
+    for faulty, wrong in (
+        ([name for name in names if name not in wanted], "the table has no column"),
+        ([name for name, times in Counter(names).items() if times > 1], "the frame has twice the column"),
+    ):
+        if faulty:
+            raise DataError(f"{where}: {wrong} {', '.join(faulty)}, and nothing was written")
     if not names and getattr(frame, "shape", (0,))[0]:
         raise DataError(f"{where}: the frame has rows and no columns, and nothing was written")
     # Without metadata: the ids of another table's columns would tell pyiceberg where values belong, in place of names.

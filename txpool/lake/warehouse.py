@@ -2,8 +2,8 @@
 
 The row of `LakeTables` comes right after a transaction's journal. So whoever sweeps inserts that row's key first: if
 the row is there already, the files that the transaction's own journal lists are published, and stay. Else it can never
-commit, and its files go; the journal goes last. A transaction that inserts its row after all finds its journal gone,
-and gives up.
+commit, and its files go, but for those that a table names; the journal goes last. A transaction that inserts its row
+after all finds its journal gone, and gives up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from txpool.datasource.lookup import find
-from txpool.errors import ConfigurationError, IntegrityError, OperationalError
+from txpool.errors import ConfigurationError, IntegrityError, NotSupportedError, OperationalError, described
 from txpool.lake.journals.base import WarehouseJournals
 from txpool.lake.journals.kinds import journals_of
 from txpool.resources.iceberg.tables import SWEPT, LakeTables, lake_tables_of
@@ -49,7 +49,10 @@ class Warehouse:
         catalog = settings.catalog or ""  # the resource manager has checked it
         self.name = settings.name
         self._error: Callable[[str, str], ConfigurationError] = settings.properties.error
-        self.datasource: DataSource = find(catalog)
+        try:
+            self.datasource: DataSource = find(catalog)
+        except (ConfigurationError, NotSupportedError) as error:
+            raise self._error("catalog", f"names no database for it: {described(error)}") from error
         self.tables: LakeTables = lake_tables_of(self.datasource)
         self.journals = journals or journals_of(settings, recovery=recovery)
 
@@ -103,22 +106,33 @@ class Warehouse:
             if gtrid not in journals and is_gtrid(gtrid):
                 yield LakeFiles(gtrid, f"row {gtrid} of catalog {self.name}", row_only=True)
 
-    def sweep(self, gtrid: str, lock_timeout: float) -> bool:
+    def sweep(self, gtrid: str, lock_timeout: float, *, own: bool = False) -> bool:
         """Win the transaction's key and remove its files, or find that they are published; then the journals go.
 
-        Whether it was won. Errors: the database's own, as when a branch is in doubt; nothing was removed then.
+        Whether it was won. `own` says that this process knows that it has not committed; else no file is removed that a
+        table names. Errors: the database's own, as when a branch is in doubt; nothing was removed then.
         """
         won = self._win(gtrid, lock_timeout)
-        self.clear(gtrid, published=not won)
+        if won:
+            self.journals.clear_but(gtrid, set() if own else self._named())
+        else:
+            self.journals.clear(gtrid)
         self.forget(gtrid)
         return won
 
-    def clear(self, gtrid: str, *, published: bool) -> None:
-        """Remove the files that the transaction has not published, and its journals; the own one goes last.
+    def _named(self) -> set[str]:
+        """The files that the catalog's tables name. A journal may be of what has committed, whose row is forgotten.
 
-        OperationalError if a task still makes files; the journal stays then.
+        A restore has brought it back then, or a replica of the bucket has kept it.
         """
-        self.journals.clear(gtrid, published=published)
+        try:
+            from txpool.lake.named import named_at
+        except ImportError as error:
+            raise ConfigurationError(
+                f"{self.name}: whether tables name what is to be removed is read by pyiceberg: pip install "
+                f"'txpool[lake]' ({described(error)}). Nothing was removed"
+            ) from error
+        return named_at(apart(self.datasource, lambda cursor: self.tables.pointers(cursor, self.name)), self.journals)
 
     def _win(self, gtrid: str, lock_timeout: float) -> bool:
         """Whether the key is the sweep's, durably: the transaction cannot commit then, and never has."""

@@ -159,10 +159,10 @@ class LakeWork(StagedFiles):
 
     def _withdraw(self) -> None:
         if self.journals.exists(self.gtrid):
-            self.warehouse.sweep(self.gtrid, _LOCK_TIMEOUT)
+            self.warehouse.sweep(self.gtrid, _LOCK_TIMEOUT, own=True)
 
     def _published(self) -> None:
-        self.warehouse.clear(self.gtrid, published=True)
+        self.warehouse.journals.clear(self.gtrid)
         transaction = self._transaction()
         if transaction is not None and self.warehouse.datasource.name not in transaction.unanswered:
             self.warehouse.forget(self.gtrid)

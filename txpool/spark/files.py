@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
@@ -11,8 +12,9 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql.functions import count, lit
 
 from txpool.datasource import Source, find_source
-from txpool.errors import ConfigurationError, NotSupportedError, OperationalError
+from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, ProgrammingError
 from txpool.files import folder
+from txpool.resources.files.place import named
 from txpool.resources.s3.manager import MANAGER
 from txpool.resources.s3.work import STAGING
 from txpool.spark.commit.session import context_of
@@ -23,7 +25,7 @@ from txpool.tm.demarcation.block import transaction
 def write_files(
     df: DataFrame,
     datasource: str | Path | Source,
-    name: str,
+    name: str | os.PathLike[str],
     format: str = "parquet",  # noqa: A002 - as Spark calls it
     mode: Literal["error", "overwrite"] = "error",
     *,
@@ -32,18 +34,19 @@ def write_files(
 ) -> None:
     """Write a DataFrame into a folder of files, as a part of the ambient transaction or in one of its own.
 
-    Spark's own writer does it, so `format` is any of its formats that write files, and `options` are the writer's. The
-    folder appears under this name when the transaction commits, whole. `overwrite` replaces a folder that is there;
-    `error` raises. Every executor must have the datasource's folder under the same path. To a bucket the driver sends
-    what Spark has written into the datasource's `staging`, and `mode` is `error`. Call it in the thread that began the
-    transaction. Errors: as `txpool.folder`; Spark's own if a task failed for good; OperationalError if not
-    all rows have arrived in the folder. After an error the transaction rolls back.
+    Spark's own writer does it, so `format` is any of its formats that write files, and `options` are the writer's.
+    The folder appears under this name when the transaction commits, whole. `overwrite` replaces a folder that is
+    there; `error` raises. Every executor must have the datasource's folder under the same path. To a bucket the
+    driver sends what Spark has written into the datasource's `staging`, and `mode` is `error`. Call it in the
+    thread that began the transaction. Errors: as `txpool.folder`; Spark's own if a task failed for good;
+    OperationalError if not all rows have arrived in the folder; NotSupportedError if the format has written no
+    file. After an error the transaction rolls back.
     """
     context = context_of(df, "write_files()")
-    source = find_source(datasource)
-    _require_possible(source, name, mode)
+    source, target = find_source(datasource), named(name)
+    _require_possible(source, target, mode, options)
     with transaction() if current() is None else nullcontext():
-        staged = folder(source, name, overwrite=mode == "overwrite")
+        staged = folder(source, target, overwrite=mode == "overwrite")
         try:
             with staged.filling() as filled:
                 observed, path = Observation(), f"file://{filled}"
@@ -52,6 +55,11 @@ def write_files(
                 writer = counted.write.format(format).options(**options)
                 # The folder is there, and empty: Spark would remove it to overwrite it.
                 writer.mode("append").partitionBy(*partition_by).save(path)
+                if not os.listdir(filled) and not df.isEmpty():  # not even Spark's own mark
+                    raise NotSupportedError(
+                        f"format {format!r} has written no file into {target}, and the transaction rolls back. What it "
+                        "has done elsewhere stays. Name a format of Spark's that writes files"
+                    )
                 if elsewhere:
                     reader = df.sparkSession.read.format(format).options(**options).schema(df.schema)
                     _require_all(reader.load(path), path, observed.get["rows"])
@@ -62,13 +70,24 @@ def write_files(
             raise
 
 
-def _require_possible(source: Source, name: str, mode: str) -> None:
+def _require_possible(source: Source, name: str, mode: str, options: Collection[str]) -> None:
     """An error if that is not written there so, before a job."""
+    for each in ("transaction_id", "record_in"):
+        if each in options:  # Spark would pass over it
+            raise ProgrammingError(
+                f"write_files() has no {each}, and nothing was done: write it in "
+                "`with txpool.transaction(transaction_id=…, record_in=…):` around the call"
+            )
     objects = source.driver == MANAGER.driver
     if mode not in ("error", "overwrite"):
         raise NotSupportedError(
             f"write_files() cannot {mode} to {name}, and nothing was done: files that come one by one are seen one by "
             "one. Write a folder of its own for each load, with mode='error' or 'overwrite'"
+        )
+    if {":", "\\"} & {*str(name)}:
+        raise ProgrammingError(
+            f"{source.name}: {name!r} has a colon or a backslash in it, and nothing was done: Spark could not read it, "
+            "or what is beside it by a pattern. Write 2026-11-27T1000, or the like"
         )
     if objects and mode == "overwrite":
         raise NotSupportedError(

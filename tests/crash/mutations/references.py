@@ -27,7 +27,7 @@ MUTATIONS = (
         real=(
             Edit(
                 "txpool.lake.rest.references:References.sweep",
-                "self._named(found)",
+                "kept | self._named(found)",
                 "set()",
             ),
         ),
@@ -66,6 +66,7 @@ MUTATIONS = (
                 "begun, swept = ",
                 "self.bucket.delete_all([each.key for each in entries.notes])\n    begun, swept = ",
             ),
+            Edit("txpool.lake.rest.references:References.sweep", "kept | self._named(found)", "self._named(found)"),
         ),
     ),
 )

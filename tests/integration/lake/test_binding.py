@@ -11,7 +11,7 @@ import txpool
 import txpool.lake
 from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, SCHEMA, Lake, rows
 from txpool.check import Severity, check
-from txpool.errors import ConfigurationError, OperationalError, ProgrammingError, TransactionRolledBack
+from txpool.errors import ConfigurationError, DatabaseError, OperationalError, ProgrammingError, TransactionRolledBack
 from txpool.lake.check import findings
 from txpool.lake.tables import LakeCatalog
 from txpool.lake.warehouse import Warehouse
@@ -31,6 +31,51 @@ def test_a_folder_and_a_catalog_are_each_others(lake: Lake) -> None:
         with pytest.raises(ConfigurationError, match="each warehouse has a file"), txpool.transaction():
             txpool.lake.catalog(file)
     assert lake.ids("orders") == []
+
+
+@IN_SQLITE
+def test_what_cannot_be_read_is_named(lake: Lake) -> None:
+    """As by a user without the right."""
+    hidden = lake.folder / "wh" / "_txpool"
+    hidden.write_text("no folder")
+    with pytest.raises(OperationalError, match=f"the warehouse {lake.folder}/wh cannot be used: .*_txpool"):
+        lake.create("orders")
+    hidden.unlink()
+    lake.create("orders")
+    (metadata,) = (lake.folder / "wh").rglob("*.metadata.json")
+    text = metadata.read_bytes()
+    metadata.unlink()
+    metadata.mkdir()
+    with pytest.raises(OSError, match=r"load_table\(\) was not done: .*see to that") as refused:
+        lake.ids("orders")
+    assert isinstance(refused.value, OperationalError)
+    metadata.rmdir()
+    metadata.write_bytes(text)
+    assert lake.ids("orders") == []
+
+
+@IN_SQLITE
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nope.properties", "names no database for it: .*nope.properties' is neither"),
+        ("wh.properties", "names no database for it: .* has no connections"),
+    ],
+)
+def test_a_catalog_that_is_no_database_is_told_by_its_key(lake: Lake, text: str, told: str) -> None:
+    file = lake.folder / "other.properties"
+    file.write_text(f"name = other\ndriver = iceberg\ncatalog = {text}\nwarehouse = wh\n")
+    with txpool.transaction(), pytest.raises(ConfigurationError, match=rf"other\.properties.*catalog.* {told}"):
+        txpool.lake.catalog(file)
+
+
+def test_an_error_of_the_catalogs_database_is_txpools(lake: Lake) -> None:
+    """And not SQLAlchemy's alone, by which pyiceberg asks it."""
+    lake.create("orders")
+    schema = "txpool_spark." if lake.place.kind == "postgresql" else ""
+    lake.place.sql("orders", f"drop table {schema}iceberg_namespace_properties")
+    with pytest.raises(DatabaseError, match="iceberg_namespace_properties"), txpool.transaction():
+        lake.catalog.list_namespaces()
 
 
 @IN_POSTGRESQL

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
@@ -22,6 +25,7 @@ import txpool.lake
 from tests.integration.lake.conftest import IN_POSTGRESQL, IN_SQLITE, SCHEMA, Lake, rows
 from txpool.errors import (
     ConfigurationError,
+    Error,
     NotSupportedError,
     OperationalError,
     ProgrammingError,
@@ -66,6 +70,28 @@ def test_a_change_of_a_table_that_was_loaded_reads_it_no_second_time(
         lake.append("orders", 3)
     assert len(read) == 1
     assert set(lake.ids("orders")) == {1, 2, 3}
+
+
+@IN_SQLITE
+def test_a_table_that_was_loaded_twice_is_one_table(lake: Lake) -> None:
+    """What is done by one of them is seen by the other: an upsert would insert the same row again."""
+    lake.create("orders")
+    with txpool.transaction():
+        one, other = (lake.catalog.load_table("db.orders") for _ in range(2))
+        one.append(rows(1))
+        assert other.scan().to_arrow()["id"].to_pylist() == [1]
+        other.upsert(rows(1, 2), join_cols=["id"])
+        for number, each in enumerate((one, other)):
+            with each.update_schema() as schema:
+                schema.add_column(f"more{number}", LongType())
+        one.delete("id = 2")
+        other.delete("id = 1")
+        with one.transaction() as changes:
+            changes.append(rows(3))
+            other.append(rows(4))
+        assert sorted(one.scan().to_arrow()["id"].to_pylist()) == [3, 4]
+        assert one.metadata is other.metadata
+    assert lake.ids("orders") == [3, 4]
 
 
 @IN_POSTGRESQL
@@ -132,6 +158,113 @@ def test_partitions_and_names(lake: Lake) -> None:
         lake.catalog.drop_table("db.renamed")
     with txpool.transaction():
         assert lake.catalog.list_tables("db") == []
+
+
+def evolved(table: Any) -> None:
+    with table.update_spec() as spec:
+        spec.add_identity("nope")
+
+
+def relocated(table: Any) -> None:
+    with table.transaction() as changes:
+        changes.set_properties({"write.metadata.path": f"{table.location()}/{'m' * 1000}"})
+
+
+def interleaved(lake: Any) -> None:
+    """Two changes of the schema at once."""
+    one, other = (lake.load_table("db.orders") for _ in range(2))
+    with one.transaction() as changes:
+        changes.set_properties({"a": "b"})
+        for number, each in enumerate((other, changes)):
+            with each.update_schema() as schema:
+                schema.add_column(f"more{number}", LongType())
+
+
+@IN_SQLITE
+@pytest.mark.parametrize(
+    ("kind", "match", "work"),
+    [
+        (ValueError, "a table is named as in namespace.table", lambda lake: lake.load_table("orders")),
+        (NoSuchTableError, r"db\.no: create_table\(\) creates it", lambda lake: lake.load_table("db.no")),
+        (NoSuchNamespaceError, "create_namespace", lambda lake: lake.create_table("no.orders", SCHEMA)),
+        (Error, r"db\.orders already exists", lambda lake: lake.create_table("db.orders", SCHEMA)),
+        (AttributeError, "correct the call", lambda lake: lake.create_table("db.more", SCHEMA, location=5)),
+        (Error, "another type", lambda lake: lake.create_table("db.more", pa.schema([("a", pa.duration("s"))]))),
+        (ValueError, "None", lambda lake: lake.create_table("db.more", SCHEMA, properties={"a": None})),
+        (ValueError, r"db\.orders: .* nope", lambda lake: lake.load_table("db.orders").delete("nope = 1")),
+        (ValueError, r"db\.orders: .* nope", lambda lake: lake.load_table("db.orders").scan("nope = 1").to_arrow()),
+        (Error, "'id =' is no condition", lambda lake: lake.load_table("db.orders").delete("id =")),
+        (ValueError, r"db\.orders: .* nope", lambda lake: evolved(lake.load_table("db.orders"))),
+        (
+            ValueError,
+            "long, and the frame has",
+            lambda lake: lake.load_table("db.orders").append(pa.table({"id": ["a"]})),
+        ),
+        (ValueError, r"db\.orders: .* 5", lambda lake: lake.load_table("db.orders").inspect.entries(snapshot_id=5)),
+        (
+            ValueError,
+            r"db\.orders: .* 5",
+            lambda lake: lake.load_table("db.orders").maintenance.expire_snapshots().by_id(5),
+        ),
+        (CommitFailedException, "load the table again", interleaved),
+        (KeyError, '"nope"', lambda lake: lake.load_table("db.orders").upsert(rows(1), join_cols=["nope"])),
+    ],
+)
+def test_a_refusal_says_where_and_what_to_do(lake: Lake, kind: type[Exception], match: str, work: Any) -> None:
+    lake.create("orders")
+    files = lake.files()
+    with suppress(TransactionRolledBack), txpool.transaction() as tx:
+        with pytest.raises(kind, match=match) as refused:
+            work(lake.catalog)
+        again = pickle.loads(pickle.dumps(refused.value))
+        assert (type(again), str(again)) == (type(refused.value), str(refused.value))
+        assert isinstance(refused.value, (ProgrammingError, NotSupportedError))
+        assert "was not done" in str(refused.value)
+        assert "\n" not in str(refused.value)
+        tx.set_rollback_only()
+    assert lake.files() == files
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda lake, _: lake.create_namespace("n" * 256),
+        lambda lake, _: lake.create_namespace("more", {"k" * 256: "v"}),
+        lambda lake, _: lake.create_namespace("more", {"k": "v" * 1001}),
+        lambda lake, _: lake.update_namespace_properties("db", updates={"k": "v" * 1001}),
+        lambda lake, _: lake.rename_table("db.orders", f"db.{'n' * 256}"),
+        lambda lake, _: lake.create_table(f"db.{'n' * 256}", SCHEMA),
+        lambda lake, _: relocated(lake.load_table("db.orders")),
+        lambda lake, root: lake.create_table(
+            "db.more", SCHEMA, location=f"{root}/{'d' * 100}/{'e' * 100}" + "/f" * 400
+        ),
+    ],
+)
+def test_what_the_catalogs_tables_would_cut_is_refused(lake: Lake, work: Any) -> None:
+    """MariaDB cuts it in silence if its sql_mode is not strict, and PostgreSQL ends the transaction."""
+    lake.create("orders")
+    files = lake.files()
+    with txpool.transaction():
+        if lake.place.kind == "mariadb":
+            with closing(lake.place.orders.connect()) as connection:
+                connection.cursor().execute("set session sql_mode = ''")
+        with pytest.raises(ProgrammingError, match=r"was not done: .* has \d+ characters, .* hold (255|1000)"):
+            work(lake.catalog, lake.folder / "wh")
+        lake.append("orders", 1)
+    assert lake.ids("orders") == [1]
+    assert not [each for each in lake.files() - files if "orders" not in each]
+
+
+@IN_SQLITE
+@pytest.mark.parametrize("name", ["", ".", "..", "orders/more"])
+def test_no_table_s_files_are_among_those_of_another(lake: Lake, name: str) -> None:
+    """Removal of orphan files takes what is below a table's location, and is not named by it, for its own."""
+    lake.create("orders")
+    with txpool.transaction():
+        lake.catalog.create_namespace((name or "more",))
+        for identifier in (("db", name), (name or "more", name and "t")):
+            with pytest.raises(ValueError, match="is no name"):
+                lake.catalog.create_table(identifier, SCHEMA)
 
 
 @IN_SQLITE
@@ -268,6 +401,10 @@ def test_what_is_outside_or_unsafe_is_refused(lake: Lake, tmp_path: Path) -> Non
         table = lake.catalog.load_table("db.orders")
         with pytest.raises(NotSupportedError, match="delete files before"), table.transaction() as changes:
             changes.set_properties({"write.metadata.delete-after-commit.enabled": "true"})
+        with pytest.raises(NotSupportedError, match="format version 3"):
+            lake.catalog.create_table("db.later", SCHEMA, properties={"format-version": "3"})
+        with pytest.raises(ProgrammingError, match="'' is no name of a table"):
+            lake.catalog.create_table(("db", ""), SCHEMA)
         with pytest.raises(NotSupportedError, match="purge_table"):
             lake.catalog.purge_table("db.orders")
         with pytest.raises(NotSupportedError, match="add_files"):

@@ -176,6 +176,21 @@ def test_a_sweep_keeps_what_is_published(lake: ObjectLake, monkeypatch: pytest.M
 
 
 @IN_SQLITE
+def test_39_journals_that_a_replica_has_kept_remove_nothing_that_is_named(lake: ObjectLake) -> None:
+    """S3 replicates no deletion unless it is told to."""
+    lake.create("orders")
+    client = lake.store.client()
+    with txpool.transaction():
+        lake.append("orders", 1)
+        kept = {key: client.get_object(Bucket="bucket", Key=key)["Body"].read() for key in lake.journals()}
+    assert kept
+    for key, content in kept.items():
+        client.put_object(Bucket="bucket", Key=key, Body=content)
+    swept(lake)
+    lake.require_whole(1)
+
+
+@IN_SQLITE
 @pytest.mark.parametrize("commit", [True, False])
 def test_lost_attempts_go_with_the_transaction(lake: ObjectLake, commit: bool) -> None:
     lake.create("orders")

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,27 @@ def prepared(site: RestSite, number: int = 1) -> str:
     name, again = site.references()
     assert name == again
     return name
+
+
+def test_a_refusal_says_where_and_what_to_do(site: RestSite) -> None:
+    def table() -> Any:
+        return txpool.lake.catalog(site.file).load_table("db.orders")
+
+    hidden = site.warehouse / "_txpool"
+    hidden.write_text("no folder")
+    with pytest.raises(txpool.OperationalError, match="wh cannot be used: "), txpool.transaction():
+        table()
+    hidden.unlink()
+    for says, work in (
+        ("catalog wh: .* named as in namespace", lambda: txpool.lake.catalog(site.file).load_table("orders")),
+        ("create_table", lambda: txpool.lake.catalog(site.file).load_table("db.no")),
+        (r"db\.orders: .* nope", lambda: table().scan("nope = 1").to_arrow()),
+        (r"db\.orders: append\(\) was not done: Mismatch", lambda: table().append(pa.table({"id": ["a"]}))),
+    ):
+        with suppress(txpool.TransactionRolledBack), txpool.transaction() as tx:
+            with pytest.raises(txpool.ProgrammingError, match=says):
+                work()
+            tx.set_rollback_only()
 
 
 @pytest.mark.costly
@@ -599,6 +621,18 @@ def test_39_a_sweep_keeps_what_any_snapshot_names(site: RestSite) -> None:
     assert site.ids("orders") == [1]
     assert site.ids("lines") == []
     assert [*site.left()] == []
+
+
+def test_39_a_journal_that_a_restore_has_brought_back_removes_nothing_that_is_named(site: RestSite) -> None:
+    """As it was before the PREPARE, so that it has no note of a reference; and the transaction has committed since."""
+    with txpool.transaction() as transaction:
+        site.append(1)
+        journal = Path(site.place.journals.shown(transaction.gtrid))
+        copy = journal.read_bytes()
+    journal.write_bytes(copy)
+    site.place.sweep(transaction.gtrid)
+    assert not journal.exists()
+    assert site.ids("orders") == [1]
 
 
 def test_39_a_sweep_takes_nothing_of_what_is_prepared(site: RestSite) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,31 @@ def test_the_row_tells_whether_files_are_published(lake: Lake, monkeypatch: pyte
     assert lake.ids("orders") == ([1] if commit else [])
     assert (lake.files() == before) is (not commit)
     assert not [each for each in lake.files() if each.endswith(".journal")]
+    assert (lake.rows(), staging.tables()) == (0, [])
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_39_a_journal_that_a_restore_has_brought_back_removes_nothing_that_is_named(lake: Lake, expired: bool) -> None:
+    """The transaction has committed since, and its row went with its journal: as with a copy of the folder by files."""
+    lake.create("orders")
+    with txpool.transaction() as transaction:
+        lake.append("orders", 1)
+        journal = Path(Journals("wh", str(lake.folder / "wh")).path_of(transaction.gtrid))
+        copy = journal.read_bytes()
+    if expired:
+        with txpool.transaction():
+            lake.append("orders", 2)
+            lake.catalog.load_table("db.orders").maintenance.expire_snapshots().older_than(datetime.now()).commit()
+    journal.write_bytes(copy)
+    unnamed = Path(lake.folder, "wh", "db", "unnamed.parquet")
+    unnamed.touch()
+    with journal.open("ab") as file:
+        file.write(b'"db/unnamed.parquet"\n')
+    staging = LakeStaging(lake.source.settings, 1.0)
+    for each in staging.tables():
+        staging.drop(each)
+    assert lake.ids("orders") == ([1, 2] if expired else [1])
+    assert not unnamed.exists()
     assert (lake.rows(), staging.tables()) == (0, [])
 
 
@@ -96,8 +122,11 @@ def test_recovery_reports_a_warehouse_that_is_away(tmp_path: Path) -> None:
     try:
         manager = RecoveryManager(tmp_path / "recovery.properties")
         assert "is no folder" in manager.scan().errors["staging wh"]
+        assert manager.in_doubt() == []
+        assert "is no folder" in manager.unanswered["wh"]
         (tmp_path / "wh").mkdir()
         assert manager.scan().errors == {}
+        assert (manager.in_doubt(), manager.unanswered) == ([], {})
     finally:
         txpool.configure()
 

@@ -75,6 +75,7 @@ def _series(values: list[Any], **options: Any) -> pd.DataFrame:
         (pa.table({"amount": pa.array([Decimal("1.23")], pa.decimal128(20, 2))}), "may not fit"),
         (pa.table({"x": pa.array([2**60])}), "every integer"),
         (pa.table({"nothing": [1]}), "no column nothing"),
+        (pa.table([[1], [2], [3]], names=["id", "name", "id"]), "the frame has twice the column id, and"),
         (pa.table({"id": pa.array([2**63], pa.uint64())}), "negative"),
         (pa.table({"name": [b"a"]}), "not the same"),
         (pa.table({"at": pa.array([1], pa.timestamp("ns")).dictionary_encode()}), "nanoseconds"),

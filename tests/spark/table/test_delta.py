@@ -8,8 +8,9 @@ from __future__ import annotations
 import datetime
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,71 @@ def test_each_type_whatever_the_session_time_zone(spark: Any, tables: Path) -> N
         "structs": [{"x": 1}, None],
     }
     assert {**whole, "map": dict(whole["map"])} == expected
+
+
+#: By the type of a partition's column: what is hard to keep as the text of a path. Spark 4.1's Delta reads the same.
+PARTITIONS: dict[str, Sequence[Any]] = {
+    "string": [
+        " ",
+        "=",
+        "a%41",
+        "a/b",
+        "..",
+        "\U0001f600",
+        "\n",
+        "\0",
+        "a:b",
+        "null",
+        "a\\b",
+        "'",
+        "\u2028",
+        "x" * 200,
+    ],
+    "tinyint": [-128, 127],
+    "smallint": [-32768, 32767],
+    "int": [-(2**31), 2**31 - 1],
+    "bigint": [-(2**63), 2**63 - 1],
+    "boolean": [False, True],
+    "date": [datetime.date(1, 1, 1), datetime.date(9999, 12, 31), datetime.date(1582, 10, 10)],
+    "timestamp": [
+        *(datetime.datetime(1, 1, 2, 0, 0, 0, 1, datetime.UTC), datetime.datetime(9999, 12, 30, tzinfo=datetime.UTC)),
+        *(datetime.datetime(2026, 11, 1, hour, 30, tzinfo=datetime.UTC) for hour in (5, 6)),  # one local time
+    ],
+    "timestamp_ntz": [
+        *(datetime.datetime(1, 1, 1, 0, 0, 0, 1), datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999)),
+        datetime.datetime(2026, 3, 8, 2, 30),  # in no clock of New York
+    ],
+}
+
+
+@pytest.mark.costly
+def test_each_type_of_a_partition_keeps_its_values(spark: Any, tables: Path) -> None:
+    """Or the table is refused before any task."""
+    from deltalake import Schema
+
+    names = {f"p{number}": kind for number, kind in enumerate(PARTITIONS)}
+    schema = StructType.fromDDL(", ".join(["n int", *(f"{name} {kind}" for name, kind in names.items())]))
+    DeltaTable.create(str(tables / "parts"), Schema.from_json(schema.json()), partition_by=[*names])
+    rows = [(number, *values) for number, values in enumerate(zip_longest(*PARTITIONS.values()))]
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        write_table(spark.createDataFrame(rows, schema).coalesce(1), "tables.properties", "parts")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    found = DeltaTable(str(tables / "parts")).to_pyarrow_table().to_pylist()
+    assert sorted(tuple(row[name] for name in schema.names) for row in found) == rows
+    for kind in ("decimal(10,2)", "float", "double", "binary"):
+        name = kind[:5]
+        other = StructType.fromDDL(f"n bigint, p {kind}")
+        DeltaTable.create(str(tables / name), Schema.from_json(other.json()), partition_by=["p"])
+        with pytest.raises(txpool.NotSupportedError, match="partitions by p"):
+            write_table(spark.createDataFrame([], other), "tables.properties", name)
+    for text in ("", "__HIVE_DEFAULT_PARTITION__"):
+        with pytest.raises(Exception, match="Delta's partitions would make it null"):
+            write_table(spark.createDataFrame([(100, text)], "n int, p0 string"), "tables.properties", "parts")
+    assert len(DeltaTable(str(tables / "parts")).to_pyarrow_table()) == len(rows)
+    assert left(tables) == []
 
 
 def test_executors_that_die_and_then_the_driver(

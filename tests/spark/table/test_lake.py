@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 from decimal import Decimal
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import duckdb
@@ -310,3 +311,39 @@ def test_partitions_and_small_files(spark: Any, lake: Path, databases: Any) -> N
         with pytest.raises(Exception, match="lost or doubled"):
             write_table(rows.selectExpr("id", f"cast({value} as double) as f"), "wh.properties", "db.parted")
     require_nothing_else(lake, committed(databases, "parted"))
+
+
+@pytest.mark.costly
+def test_a_job_that_meets_another_writer_runs_again(spark: Any, lake: Path, databases: Any) -> None:
+    """All of it: what the first attempt has written, here and elsewhere, goes."""
+    databases.execute("two", "create table done (id bigint)")
+    create("orders", pa.schema([("id", pa.int64())]))
+    rows, gtrids = spark.range(10, numPartitions=2), []
+
+    def others() -> None:
+        with txpool.transaction():
+            txpool.lake.catalog("wh.properties").load_table("db.orders").append(pa.table({"id": [100 + len(gtrids)]}))
+
+    def load(mode: Any, conflicts: int) -> None:
+        gtrids.append(txpool.current().gtrid)  # type: ignore[union-attr]
+        write_table(rows, "wh.properties", "db.orders", mode=mode)
+        write_table(rows, "two.properties", "done")
+        if len(gtrids) <= conflicts:
+            thread = Thread(target=others)
+            thread.start()
+            thread.join()
+
+    txpool.transactional(attempts=3)(load)("append", 2)
+    assert len({*gtrids}) == 3
+    table = committed(databases, "orders")
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [*range(10), 101, 102]
+    gtrids.clear()
+    with pytest.raises(txpool.TransactionRolledBack, match="was changed by another transaction"):
+        txpool.transactional(attempts=2)(load)("overwrite", 2)
+    assert len(gtrids) == 2
+    gtrids.clear()
+    txpool.transactional(attempts=2)(load)("overwrite", 1)
+    table = committed(databases, "orders")
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [*range(10)]
+    assert sorted(databases.rows("two", "select id from done")) == [(n,) for n in range(10) for _ in range(2)]
+    require_nothing_else(lake, table)

@@ -161,11 +161,10 @@ class WarehouseJournals(ABC):
         """A new attempt's journal, for the length of the block, in which it makes files."""
 
     @abstractmethod
-    def clear(self, gtrid: str, *, published: bool) -> None:
-        """Remove the files that a transaction and its attempts list, but for those that it has published.
+    def clear(self, gtrid: str) -> None:
+        """Remove the files that attempts of a transaction list, and its own journal does not: that has been published.
 
-        If it has published any, they are all that its own journal lists, which goes last. OperationalError if a task
-        still makes files; the journal stays then.
+        It goes last. OperationalError if a task still makes files; the journal stays then.
         """
 
     @abstractmethod

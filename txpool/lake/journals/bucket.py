@@ -284,11 +284,10 @@ class BucketJournals(WarehouseJournals):
             )
         yield BucketJournal(gtrid, f"{numbers}/")
 
-    def clear(self, gtrid: str, *, published: bool) -> None:
+    def clear(self, gtrid: str) -> None:
         entries = self._entries(gtrid)
-        attempts, own, _ = entries
-        kept = {path for each in own for path in self._files(each)} if published and attempts else set()
-        self._clear((*attempts, *(() if published else own)), kept)
+        kept = {path for each in entries.own for path in self._files(each)} if entries.attempts else set()
+        self._clear(entries.attempts, kept)
         self._remove_journal(gtrid, entries)
 
     def clear_but(self, gtrid: str, kept: Set[str], held: BucketJournal | None = None) -> None:

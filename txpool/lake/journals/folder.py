@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool import failpoints
-from txpool.errors import ConfigurationError, OperationalError
+from txpool.errors import ConfigurationError, OperationalError, described
 from txpool.lake.journals.base import FOLDER, WarehouseJournals
 from txpool.process.durable import create_file, generation_in, identity_in, sync
 from txpool.process.locked_files import LockedFile, open_to_lock, unlock
@@ -50,8 +50,13 @@ class Journals(WarehouseJournals):
             raise ConfigurationError(
                 f"{self.name}: the warehouse {self.root} is no folder: make it, on a local file system"
             )
-        found = identity_in(self.folder / "identity")
-        self.require_own_folder()
+        try:
+            found = identity_in(self.folder / "identity")
+            self.require_own_folder()
+        except OSError as error:
+            raise OperationalError(
+                f"{self.name}: the warehouse {self.root} cannot be used: {described(error)}. Nothing was done"
+            ) from error
         return found
 
     def generation(self) -> str:
@@ -281,9 +286,9 @@ class Journals(WarehouseJournals):
         finally:
             close_journal(journal)
 
-    def clear(self, gtrid: str, *, published: bool) -> None:
+    def clear(self, gtrid: str) -> None:
         # First: once it is gone, so are the attempts that it has published.
-        self.clear_but(gtrid, set(self.listed(gtrid)) if published else set())
+        self.clear_but(gtrid, set(self.listed(gtrid)))
 
     def clear_but(self, gtrid: str, kept: Set[str], held: LockedFile | None = None) -> None:
         attempts = self.attempts(gtrid)

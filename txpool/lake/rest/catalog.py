@@ -11,6 +11,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, upda
 
 from txpool.errors import NotSupportedError
 from txpool.lake.changes import LakeChanges, LakeTable, commit_response, require_safe
+from txpool.lake.refusals import explained
 from txpool.lake.rest.client import RestClient
 from txpool.lake.rest.work import StagedAppend
 
@@ -34,6 +35,7 @@ def _refuse(catalog: RestLakeCatalog, *_: Any, **__: Any) -> Any:
     )
 
 
+@explained
 class RestLakeCatalog(RestClient):
     """The catalog within one transaction, which `txpool.lake.catalog()` returns. Its tables can be appended to."""
 
@@ -73,6 +75,7 @@ class RestLakeCatalog(RestClient):
             self._work.begin_writing()
             theirs = frozenset(each.snapshot_id for each in current.snapshots) if before is None else before.theirs
             self._work.staged[table.name()] = StagedAppend(metadata, theirs)
+            self._work.changed(table, metadata, table.metadata_location)
         return commit_response(metadata, table.metadata_location)
 
     create_table = create_table_transaction = register_table = drop_table = purge_table = rename_table = _refuse
@@ -80,6 +83,7 @@ class RestLakeCatalog(RestClient):
     create_namespace = drop_namespace = update_namespace_properties = _refuse
 
 
+@explained
 class AppendedTable(LakeTable):
     """A table within one transaction, which can be appended to."""
 

@@ -21,6 +21,7 @@ from txpool import failpoints
 from txpool.config.secrets import redact
 from txpool.errors import OperationalError, described
 from txpool.lake.journals.files import AttemptFiles
+from txpool.lake.named import named_by, named_files
 from txpool.lake.rest.client import TableGone
 from txpool.lake.rest.place import GENERATION, LookAgain, RestPlace, looking_again
 from txpool.lake.rest.snapshots import (
@@ -32,7 +33,6 @@ from txpool.lake.rest.snapshots import (
     forgets,
     is_reached,
     leads,
-    named_files,
 )
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.own.branch import leads_elsewhere
@@ -304,7 +304,9 @@ class References(RestPlace):
                 absent = {name: None, MAIN_BRANCH: main}
                 now = self.committed(table, absent, drops(name))
                 found.append((now, reference.since))
-            self.journals.clear_but(gtrid, self._named(found), journal)
+            # What has no note may be published, too: a restore may have brought a journal back as it was before.
+            kept = named_by((each.metadata for each in self.client.tables()), self.journals)
+            self.journals.clear_but(gtrid, kept | self._named(found), journal)
 
 
 def _parsed(name: str) -> Xid:

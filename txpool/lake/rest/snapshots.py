@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -135,25 +135,6 @@ def appended(table: Table, files: Collection[DataFile], schema: int, spec: int, 
             producer.append_data_file(each)
     (added,) = changes.added
     return added
-
-
-def named_files(metadata: TableMetadata, since: int, io: FileIO) -> Iterator[str]:
-    """The locations that the table's snapshots name, but for data files that it had at this sequence number."""
-    read = set()
-    for snapshot in metadata.snapshots:
-        yield snapshot.manifest_list
-        if _is_older(metadata, snapshot.sequence_number, since):
-            continue
-        for manifest in snapshot.manifests(io):
-            if manifest.manifest_path not in read and not _is_older(metadata, manifest.sequence_number, since):
-                read.add(manifest.manifest_path)
-                yield manifest.manifest_path
-                for entry in manifest.fetch_manifest_entry(io, discard_deleted=False):
-                    yield entry.data_file.file_path
-
-
-def _is_older(metadata: TableMetadata, number: int | None, since: int) -> bool:
-    return metadata.format_version > 1 and number is not None and number <= since
 
 
 # -- the parts of a commit; pyiceberg's classes have their fields by other names than mypy knows

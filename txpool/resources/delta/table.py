@@ -45,6 +45,12 @@ LOG: Final = "_delta_log"
 #: The entry of a log, before it has its name; and what no log has of a file: the folder that it is staged in.
 _ENTRY: Final = "entry"
 SOURCE: Final = "source"
+#: Year 9999: a table may forget old transactions, and Spark then forgets those without a time at once.
+_NEVER_OLD: Final = 253_402_300_799_999
+#: What deltalake draws in the texts of its errors.
+_DRAWN: Final = re.compile(r"\x1b\[\d+m|↳")
+#: A full disk, or the like, which says nothing of the rows. At the end: a row may be quoted, and say so, too.
+_OF_THE_SYSTEM: Final = re.compile(r"\(os error \d+\)$")
 #: What deltalake reads as another character in a folder's name.
 _CHANGED: Final = re.compile(r"%[0-9A-Fa-f]{2}|\\")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\..*")
@@ -67,7 +73,13 @@ def delta(where: str, refused: type[Error] = OperationalError) -> Iterator[Any]:
     try:
         yield deltalake
     except DeltaError as error:
-        raise refused(f"{where}: deltalake refuses: {described(error)}") from error
+        kind = OperationalError if _OF_THE_SYSTEM.search(str(error)) else refused
+        raise kind(f"{where}: deltalake refuses: {described(error)}") from error
+    except OSError as error:
+        if type(error) is not OSError or error.errno is not None:
+            raise
+        text = " ".join(_DRAWN.sub("", str(error)).split())
+        raise OperationalError(f"{where}: deltalake cannot read or write: {text}") from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # of Rust's, and no Exception
             raise
@@ -240,7 +252,7 @@ def commit(version: int, append: Append, xid: str, staging: int, log: int) -> bo
     parameters = {"mode": "Append", "partitionBy": json.dumps(append.state.partitions)}
     about = {"operation": "WRITE", "operationParameters": parameters, "isBlindAppend": True, "engineInfo": "txpool"}
     actions: list[dict[str, Any]] = [{"commitInfo": {"timestamp": int(time.time() * 1000), **about}}]
-    actions.append({"txn": {"appId": xid, "version": 1}})
+    actions.append({"txn": {"appId": xid, "version": 1, "lastUpdated": _NEVER_OLD}})
     actions += ({"add": {key: value for key, value in each.items() if key != SOURCE}} for each in append.adds)
     write_file(_ENTRY, _lines(actions), staging)
     sync_file(_ENTRY, staging)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from txpool import failpoints
 from txpool.errors import OperationalError, described
-from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.base import BranchOutcome, BranchRecord, Refused
 from txpool.resources.files.place import HIDDEN, Hidden, Manifest, Place
 from txpool.resources.files.tree import descended, exchange, make_folder, move_new, opened, read_file, remove_tree
-from txpool.resources.files.work import MARKER, SUCCESS, PlaceWork, gtrid_of, sweep
+from txpool.resources.files.work import MARKER, SUCCESS, PlaceWork, gtrid_of, require_no_place, sweep
 from txpool.resources.own.branch import ResourceBranch, ResourceRecovery, leads_elsewhere
 from txpool.resources.own.resource import Resource
 from txpool.resources.recovery_access import PreparedBranch, StagingTable
@@ -131,6 +131,8 @@ def _published(place: Place, hidden: Hidden, manifest: Manifest) -> list[str]:
                         f"{place.path}/{name} was made by somebody since {manifest.xid} was prepared, and is left as "
                         "it is: move it away, and recovery publishes what is decided"
                     ) from error
+                except Refused as error:
+                    raise OperationalError(f"{place.path}/{error}, and recovery publishes what is decided") from error
                 except OSError as error:
                     if error.errno != errno.EXDEV:
                         raise
@@ -166,7 +168,8 @@ def _move(manifest: Manifest, number: int, hidden: Hidden, target: str, parent: 
                 if not overwrite:
                     raise
             try:
-                with opened(target, parent):  # a folder, and no link
+                with opened(target, parent) as former:  # a folder, and no link
+                    require_no_place(former, manifest.folders[number][0])
                     exchange(str(number), staging, target, parent)
                 break
             except FileNotFoundError:

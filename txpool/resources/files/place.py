@@ -70,10 +70,19 @@ def decode(xid: str, content: bytes) -> Manifest:
     raise OperationalError(f"the manifest {xid} is a later txpool's, or was written for another branch")
 
 
-def is_name(target: str) -> bool:
+def named(target: Any) -> Any:
+    """What a path says, or the same: a name is a path, too."""
+    return os.fspath(target) if isinstance(target, os.PathLike) else target
+
+
+def leads_below(target: Any) -> bool:
+    """Whether it leads below where it begins, by slashes, and to nothing that is hidden there."""
+    return isinstance(target, str) and not {"", ".", "..", HIDDEN} & {*target.split("/")}
+
+
+def is_name(target: Any) -> bool:
     """Whether it is the name of a folder below the place, with slashes."""
-    parts = target.split("/")
-    return target.isprintable() and parts[0] != HIDDEN and not {"", ".", ".."} & {*parts}
+    return leads_below(target) and target.isprintable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,14 @@ class Place:
 
     def _open(self, stack: ExitStack) -> Hidden:
         root = stack.enter_context(opened(str(self.path.resolve(strict=True))))
-        owners = self.trusted(os.fstat(root).st_uid)
+        owner = os.fstat(root).st_uid
+        owners = self.trusted(owner)
+        if os.geteuid() not in owners and HIDDEN not in os.listdir(root):  # it would keep the owner out
+            raise OperationalError(
+                f"{self.name}: this process is user {os.geteuid()}'s, and {self.path} is user {owner}'s, so that what "
+                "it prepared there would prove nothing. Nothing was done. Let the folder's owner run this, or write "
+                "prepared.owners = the other user"
+            )
         self._make(HIDDEN, root)
         if not stat.S_ISDIR(os.stat(HIDDEN, dir_fd=root, follow_symlinks=False).st_mode):
             raise OperationalError(f"{self.name}: {self.path}/{HIDDEN} is no folder, or a link to one: remove it")

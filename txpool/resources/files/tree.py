@@ -131,6 +131,15 @@ def remove_tree(name: str, within: int) -> None:
     os.fsync(within)
 
 
+def found_within(folder: int, names: Container[str]) -> str:
+    """The path of the first folder in it, at whatever depth, that has one of these names; empty if none has."""
+    for above, folders, _, _ in os.fwalk(dir_fd=folder):
+        for each in folders:
+            if each in names:
+                return os.path.normpath(os.path.join(above, each))
+    return ""
+
+
 def move_new(name: str, within: int, new: str, there: int) -> None:
     """Rename in one step. FileExistsError if the new name is taken: nothing is replaced."""
     _rename(name, within, new, there, _NOREPLACE)

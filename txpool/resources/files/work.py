@@ -15,8 +15,17 @@ from txpool import failpoints
 from txpool.errors import OperationalError, ProgrammingError, described
 from txpool.locks import Lock
 from txpool.resources.base import Refused
-from txpool.resources.files.place import HIDDEN, Hidden, Manifest, Place, is_name
-from txpool.resources.files.tree import descended, make_folder, mount_of, opened, remove_tree, sync_tree, write_file
+from txpool.resources.files.place import HIDDEN, Hidden, Manifest, Place, is_name, leads_below, named
+from txpool.resources.files.tree import (
+    descended,
+    found_within,
+    make_folder,
+    mount_of,
+    opened,
+    remove_tree,
+    sync_tree,
+    write_file,
+)
 from txpool.resources.own.resource import Work
 from txpool.xid import parse
 
@@ -62,10 +71,11 @@ class StagedFolder(os.PathLike[str]):
     def __repr__(self) -> str:
         return f"<StagedFolder {self.name} in {self.path}>"
 
-    def open(self, file: str, mode: str = "w", **options: Any) -> IO[Any]:
+    def open(self, file: str | os.PathLike[str], mode: str = "w", **options: Any) -> IO[Any]:
         """Open a file in it, as the built-in open() does; folders between are made. Close it before the commit."""
         self._work.require_active()
-        if any(part in ("", ".", "..") for part in file.split("/")):
+        file = named(file)
+        if not leads_below(file) or file == SUCCESS:
             raise ProgrammingError(f"{file!r} is no name of a file in the folder {self.name}. Nothing was written")
         path = self.path / file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,6 +141,8 @@ class PlaceWork(Work):
                 raise Refused(
                     f"what is staged in {self.place.path} cannot be made durable: {described(error)}"
                 ) from error
+            except OperationalError as error:
+                raise Refused(str(error)) from error
             if failpoints.armed:
                 failpoints.hit("files.synced")
             with self.place.changing(hidden):
@@ -264,8 +276,16 @@ class FolderWork(PlaceWork):
                 raise Refused(f"the folder {shown} is there already: choose another name, or overwrite=True")
             with descended(parts, hidden.root) as target:
                 self.require_movable(target, hidden, shown)
+                require_no_place(target, shown)
         except OSError as error:
             raise Refused(f"{shown} cannot be published: {described(error)}") from error
+
+
+def require_no_place(folder: int, shown: str) -> None:
+    """`Refused` if another datasource's hidden folder is in a folder, which would go with it."""
+    found = found_within(folder, {HIDDEN, MARKER})
+    if found:
+        raise Refused(f"{shown}/{found}, what another datasource has prepared, would go with {shown}: move it away")
 
 
 def overlap(name: str, other: str) -> bool:

@@ -26,6 +26,7 @@ _UPDATE = "update {lake} set state = ? where catalog_name = ? and gtrid = ?"
 _READ = "select state from {lake} where catalog_name = ? and gtrid = ?"
 _ROWS = "select gtrid from {lake} where catalog_name = ? and gtrid <> ''"
 _DELETE = "delete from {lake} where catalog_name = ? and gtrid = ?"
+_POINTERS = "select metadata_location from {tables} where catalog_name = ?"
 _VERSION = "select iceberg_type from {tables} where 1 = 0"
 _POINTER = (
     "select metadata_location from {tables} where catalog_name = ? and table_namespace = ? and table_name = ?{lock}"
@@ -108,6 +109,10 @@ class LakeTables(ABC):
         """Where the table's metadata is; None if there is no such table. The transaction holds the row then."""
         found = self._execute(cursor, _POINTER, [catalog, *table]).fetchone()
         return None if found is None else str(found[0])
+
+    def pointers(self, cursor: Any, catalog: str) -> list[str]:
+        """Where the metadata of all tables is."""
+        return [str(found) for (found,) in self._execute(cursor, _POINTERS, [catalog]).fetchall() if found]
 
     def swap(self, cursor: Any, catalog: str, table: tuple[str, str], before: str, after: str) -> bool:
         """Compare and set; False if the pointer is another one."""

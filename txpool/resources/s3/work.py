@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from txpool.errors import (
 )
 from txpool.locks import Lock
 from txpool.resources.base import Refused
-from txpool.resources.files.place import HIDDEN, Place, is_name
+from txpool.resources.files.place import Place, is_name, named
 from txpool.resources.files.work import SUCCESS, StagedFolder, gtrid_of, new_staging, overlap
 from txpool.resources.own.resource import Work
 from txpool.resources.s3.bucket import MARK, Bucket
@@ -45,11 +46,6 @@ _CHUNK: Final = 1024 * 1024
 #: What lets Spark write to a bucket.
 STAGING: Final = "staging = /mnt/shared, which every executor has under that path"
 _MODES: Final = {"w", "x", "wt", "xt", "wb", "xb"}
-
-
-def _is_key(name: str) -> bool:
-    """Whether it is a name that nothing of txpool's has, be it of a datasource further below."""
-    return is_name(name) and HIDDEN not in name.split("/")
 
 
 class StagedObjects(StagedFolder):
@@ -95,20 +91,21 @@ class StagedObjects(StagedFolder):
         if failpoints.armed:
             failpoints.hit("s3.copied")
 
-    def open(self, file: str, mode: str = "w", **options: Any) -> IO[Any]:
+    def open(self, file: str | os.PathLike[str], mode: str = "w", **options: Any) -> IO[Any]:
         """Open a new object in it, for writing, as the built-in open() does. Close it before the commit."""
         self._objects.require_active()
-        if not _is_key(file) or file == SUCCESS:
-            raise ProgrammingError(f"{file!r} is no name of an object in {self.name}. Nothing was written")
+        name: str = named(file)
+        if not is_name(name) or name == SUCCESS:
+            raise ProgrammingError(f"{name!r} is no name of an object in {self.name}. Nothing was written")
         if mode not in _MODES:
-            raise ProgrammingError(f"{self.name}/{file}: mode {mode!r} is not offered: objects are written whole, by w")
-        if file in self.files:
-            raise ProgrammingError(f"{self.name}/{file} was written already, and an object is written once")
+            raise ProgrammingError(f"{self.name}/{name}: mode {mode!r} is not offered: objects are written whole, by w")
+        if name in self.files:
+            raise ProgrammingError(f"{self.name}/{name} was written already, and an object is written once")
         if "b" in mode and options:
-            raise ProgrammingError(f"{self.name}/{file}: {', '.join(options)} has no use for bytes. Leave it out")
-        found = self._objects.begin_upload(f"{self.name}/{file}")
+            raise ProgrammingError(f"{self.name}/{name}: {', '.join(options)} has no use for bytes. Leave it out")
+        found = self._objects.begin_upload(f"{self.name}/{name}")
         opened = opened_object(found, mode, **options)
-        self.files[file] = found
+        self.files[name] = found
         return opened
 
 
@@ -125,6 +122,7 @@ class ObjectsWork(Work):
         self.manifest: UploadManifest | None = None
         self._count = 0
         self._done = False
+        self._process = os.getpid()
         self._lock = Lock()
 
     @property
@@ -143,7 +141,7 @@ class ObjectsWork(Work):
     def folder(self, name: str, *, overwrite: bool) -> StagedObjects:
         """New objects, which are published below this name."""
         self.require_active()
-        if not _is_key(name):
+        if not is_name(name):
             raise ProgrammingError(
                 f"{self.bucket.name}: {name!r} is no name below it: write orders/2026-11-27, or the like. Nothing was "
                 "done"
@@ -167,6 +165,11 @@ class ObjectsWork(Work):
 
     def _begin(self, name: str) -> Upload:
         """A new upload. Its id is in the journal before its first part is sent."""
+        if self._process != os.getpid():  # the parent, which commits, would know nothing of it
+            raise ProgrammingError(
+                f"{name} was not written: call open() in the process that has begun the transaction, and in no child "
+                "that was forked from it"
+            )
         key = f"{self.bucket.prefix}{name}"
         if len(key.encode()) > _LONGEST:
             raise ProgrammingError(f"{name} is too long: a key has {_LONGEST} bytes at most. Nothing was written")

@@ -136,6 +136,23 @@ def test_where_it_cannot_write(tables: Tables) -> None:
     assert tables.committed() == []
 
 
+def test_a_log_that_cannot_be_read(tables: Tables) -> None:
+    """As by a user without the right, or on a broken disk."""
+    tables.create()
+    entry = tables.place / "orders" / "_delta_log" / f"{0:020}.json"
+    text = entry.read_bytes()
+    entry.unlink()
+    entry.symlink_to(entry)
+    with pytest.raises(txpool.OperationalError, match=r"tables\.orders: .*0\.json") as refused, txpool.transaction():
+        tables.append(1)
+    assert "\n" not in str(refused.value)
+    entry.unlink()
+    entry.write_bytes(text)
+    with txpool.transaction():
+        tables.append(1)
+    assert tables.committed() == [1]
+
+
 def test_without_deltalake_it_says_what_to_install(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     tables.create()
     monkeypatch.setitem(sys.modules, "deltalake", None)
@@ -283,8 +300,9 @@ def test_what_the_table_refuses_is_refused_before_the_commit(tables: Tables) -> 
     tables.create("parts", partition_by=["part"])
     DeltaTable.create(str(tables.place / "strict"), pa.schema([pa.field("n", pa.int64(), nullable=False)]))
     with txpool.transaction():
-        with pytest.raises(txpool.DataError, match="failed validation check"):
-            tables.append(-1)
+        for text in ("a b", "a full disk (os error 28)"):  # deltalake quotes the row
+            with pytest.raises(txpool.DataError, match="failed validation check"):
+                tables.append(-1, part=text)
         for part in ("", "__HIVE_DEFAULT_PARTITION__"):
             with pytest.raises(txpool.DataError, match="partitions would make it null"):
                 tables.append(1, to="parts", part=part)

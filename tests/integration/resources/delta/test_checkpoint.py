@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
 import txpool
-from tests.integration.resources.delta.conftest import Tables, transactions
+from tests.integration.resources.delta.conftest import Tables, actions, transactions
 
 
 def appended(tables: Tables, *numbers: int) -> None:
@@ -65,6 +66,16 @@ def test_others_checkpoints_and_later_entries_are_no_obstacle(tables: Tables) ->
     appended(tables, 4)
     assert checkpoints(tables) == [1, 2, 3, 4]
     assert sorted(DeltaTable(table.table_uri).to_pyarrow_table()["n"].to_pylist()) == [1, 2, 3, 4]
+
+
+def test_a_table_that_forgets_transactions_keeps_ours(tables: Tables) -> None:
+    """Recovery would append again what it does not find. Spark keeps those alone that say that they are new."""
+    tables.create(**{"delta.setTransactionRetentionDuration": "interval 0 seconds", "delta.checkpointInterval": "1"})
+    appended(tables, 1)
+    (found,) = [each["txn"] for each in actions(tables.place / "orders") if "txn" in each]
+    in_a_thousand_years = (time.time() + 1000 * 365 * 86_400) * 1000
+    assert found["lastUpdated"] > in_a_thousand_years
+    assert DeltaTable(str(tables.place / "orders")).transaction_version(found["appId"]) == 1
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", ""])

@@ -6,7 +6,6 @@ A small file system in memory is full, read-only, unmounted, or hidden by anothe
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ import pytest
 import txpool
 from tests.integration.resources.files.conftest import Exports, gone
 from tests.integration.resources.files.test_recovery import prepared
+from tests.support.small_disk import mount, small_disk
 from txpool.config.settings import DataSourceSettings
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.files import branch
@@ -32,23 +32,11 @@ if TYPE_CHECKING:
 SIZE = 256 * 1024
 
 
-def mount(*arguments: str | Path) -> None:
-    subprocess.run(["mount", *map(str, arguments)], check=True, capture_output=True)
-
-
 @pytest.fixture
 def small(exports: Exports, require: Require) -> Iterator[Exports]:
     """The place is a small file system of its own."""
-    require(os.geteuid() == 0, "root, who can mount")
-    try:
-        mount("-t", "tmpfs", "-o", f"size={SIZE}", "none", exports.place)
-    except (OSError, subprocess.CalledProcessError):
-        require(False, "a machine where root can mount")
-    yield exports
-    txpool.configure()
-    gc.collect()
-    while os.path.ismount(exports.place):
-        subprocess.run(["umount", "-l", exports.place], check=True)
+    with small_disk(exports.place, SIZE, require):
+        yield exports
 
 
 def fill(exports: Exports) -> Path:

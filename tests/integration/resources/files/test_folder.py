@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from txpool.conformance.cases.case import Verdict
 from txpool.conformance.kit import run_cases
 from txpool.resources.files import branch, tree
 from txpool.resources.files.manager import MANAGER
+from txpool.resources.files.place import Place
 
 
 def test_it_appears_with_the_commit_and_only_then(exports: Exports) -> None:
@@ -85,6 +88,53 @@ def test_a_name_that_is_taken_is_refused(exports: Exports) -> None:
     assert exports.published() == exports.whole(a="1", b="2")
 
 
+def another_place(exports: Exports, hidden: str) -> Path:
+    """What another datasource has prepared in a folder below `shop`; of a warehouse of Iceberg tables, its journals."""
+    found = exports.place / "shop" / "inner" / hidden / "prepared"
+    found.mkdir(parents=True)
+    return found
+
+
+@pytest.mark.parametrize("hidden", [".txpool", "_txpool"])
+def test_what_holds_another_datasources_folder_is_not_overwritten(hidden: str, exports: Exports) -> None:
+    """What that one has prepared would go with it."""
+    with txpool.transaction():
+        exports.write("shop", "former")
+    with pytest.raises(txpool.TransactionRolledBack, match=f"shop/inner/{hidden}, .* another datasource"):
+        with txpool.transaction():
+            exports.write("shop", "new", overwrite=True)
+            prepared = another_place(exports, hidden)
+    with txpool.transaction(), pytest.raises(txpool.ProgrammingError, match=f"shop/inner/{hidden}, .*as it was"):
+        exports.write("shop", "new", overwrite=True)
+    assert prepared.is_dir()
+    assert exports.published() == exports.whole(shop="former")
+    assert exports.left() == []
+
+
+def test_nor_if_that_came_after_the_prepare(exports: Exports, monkeypatch: pytest.MonkeyPatch) -> None:
+    with txpool.transaction():
+        exports.write("shop", "former")
+    move, prepared = branch._move, []
+
+    def meanwhile(*arguments: Any, **options: Any) -> None:
+        prepared.append(another_place(exports, ".txpool"))
+        move(*arguments, **options)
+
+    monkeypatch.setattr(branch, "_move", meanwhile)
+    with txpool.transaction():
+        exports.write("shop", "new", overwrite=True)
+    monkeypatch.undo()
+    (xid,) = os.listdir(exports.hidden / "prepared")
+    with pytest.raises(txpool.OperationalError, match=r"another datasource .* and recovery publishes"):
+        branch.publish(Place("exports", str(exports.place)), xid)
+    assert prepared[0].is_dir()
+    assert exports.published() == exports.whole(shop="former")
+    prepared[0].parent.rename(exports.site / "moved")
+    exports.scan()
+    assert exports.published() == exports.whole(shop="new")
+    assert exports.left() == []
+
+
 def test_one_that_was_made_meanwhile_is_a_vote_to_roll_back(exports: Exports) -> None:
     with pytest.raises(txpool.TransactionRolledBack, match="is there already"), txpool.transaction():
         exports.write("a", "1")
@@ -130,8 +180,25 @@ def test_a_file_with_the_name_of_the_marker_is_not_replaced(exports: Exports) ->
     assert exports.left() == []
 
 
-@pytest.mark.parametrize("name", ["", "/etc", "a/../b", "..", ".txpool/staged", "a//b", "a\n", "./a"])
-def test_names_that_lead_elsewhere(exports: Exports, name: str) -> None:
+def test_names_are_paths_too(exports: Exports) -> None:
+    with txpool.transaction():
+        txpool.folder(exports.file, Path("day", "first")).open(Path("more", "part")).close()
+    assert exports.published() == {"day/first/more/part": "", "day/first/_SUCCESS": ""}
+
+
+@pytest.mark.parametrize("file", [None, b"a", "../a", "_SUCCESS"])
+def test_what_open_refuses(exports: Exports, file: Any) -> None:
+    """A mark of the caller's own would be removed, since txpool's comes last."""
+    with txpool.transaction():
+        with pytest.raises(txpool.ProgrammingError, match="is no name of a file in the folder a"):
+            exports.write("a", "1").open(file)
+    assert exports.published() == exports.whole(a="1")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/etc", "a/../b", "..", ".txpool/staged", "a/.txpool", "a//b", "a\n", "./a", None, b"a"]
+)
+def test_names_that_lead_elsewhere(exports: Exports, name: Any) -> None:
     with txpool.transaction() as tx:
         with pytest.raises(txpool.ProgrammingError, match="is no name of a folder below it"):
             txpool.folder(exports.file, name)

@@ -250,6 +250,20 @@ def test_another_user_is_told_that_it_is_not_theirs() -> None:
             os.seteuid(0)
 
 
+def test_another_user_leaves_nothing_there_that_keeps_the_owner_out() -> None:
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        os.seteuid(STRANGER)
+        try:
+            with pytest.raises(txpool.OperationalError, match=f"this process is user {STRANGER}'s") as refused:
+                Place("exports", folder).identity()
+        finally:
+            os.seteuid(0)
+        assert "Nothing was done" in str(refused.value)
+        assert os.listdir(folder) == []
+        Place("exports", folder).identity()
+
+
 def test_what_root_makes_is_the_folders_owners(exports: Exports) -> None:
     os.chown(exports.place, STRANGER, STRANGER)
     with txpool.transaction():
@@ -363,8 +377,10 @@ def test_a_link_in_the_target_itself_is_not_exchanged(exports: Exports) -> None:
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/hostname"), os.mkfifo])
 def test_what_is_staged_has_files_and_folders_alone(make: object, exports: Exports) -> None:
-    with pytest.raises(txpool.Error, match="is neither a file nor a folder"), txpool.transaction():
-        staged = exports.write("a", "1")
-        make(Path(staged, "more", "odd"))  # type: ignore[operator]
+    with pytest.raises(txpool.TransactionRolledBack, match=r"voted to roll back .* neither a file") as refused:
+        with txpool.transaction():
+            staged = exports.write("a", "1")
+            make(Path(staged, "more", "odd"))  # type: ignore[operator]
+    assert "recovery" not in str(refused.value)  # nothing is left for it
     assert exports.published() == {}
     assert exports.left() == []

@@ -6,11 +6,13 @@ import os
 import threading
 import traceback
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 import txpool
 from tests.integration.resources.s3.conftest import Objects
+from tests.support.forking import in_child
 from txpool import failpoints
 from txpool.config.settings import DataSourceSettings
 from txpool.conformance.cases.case import Verdict
@@ -207,8 +209,9 @@ def test_names_that_lead_elsewhere(objects: Objects, name: str) -> None:
 
 def test_what_open_refuses(objects: Objects) -> None:
     with txpool.transaction():
-        day = txpool.folder(objects.file, "day")
+        day = txpool.folder(objects.file, Path("day"))
         for file, mode, options, told in (
+            (None, "w", {}, "is no name of an object"),
             ("_SUCCESS", "w", {}, "is no name of an object"),
             ("../a", "w", {}, "is no name of an object"),
             (".txpool/prepared/x", "w", {}, "is no name of an object"),
@@ -218,8 +221,8 @@ def test_what_open_refuses(objects: Objects) -> None:
             ("a" * 1100, "w", {}, "1024 bytes at most"),
         ):
             with pytest.raises(txpool.ProgrammingError, match=told):
-                day.open(file, mode, **options)
-        day.open("a").close()
+                day.open(file, mode, **options)  # type: ignore[arg-type]
+        day.open(Path("a")).close()
         with pytest.raises(txpool.ProgrammingError, match="is written once"):
             day.open("a")
         with pytest.raises(txpool.NotSupportedError, match="nothing has a path"):
@@ -227,6 +230,21 @@ def test_what_open_refuses(objects: Objects) -> None:
     assert objects.published() == {"day/a": "", "day/_SUCCESS": ""}
     with pytest.raises(txpool.ProgrammingError):
         day.open("late")
+
+
+def test_a_forked_child_writes_no_object(objects: Objects) -> None:
+    """Its parent, which commits, would know nothing of it."""
+    with txpool.transaction():
+        day = txpool.folder(objects.file, "day")
+
+        def writes() -> None:
+            with pytest.raises(txpool.ProgrammingError, match="in the process that has begun the transaction"):
+                day.open("theirs", "wb")
+
+        in_child(writes)
+        day.open("ours").close()
+    assert objects.published() == {"day/ours": "", "day/_SUCCESS": ""}
+    assert objects.left() == []
 
 
 def test_outside_of_a_transaction_and_without_a_log(objects: Objects) -> None:

@@ -80,13 +80,13 @@ class OperatorCommands:
             log,
             datasources,
             fence=fence,
-            seen_for=saved.seen_for(log) | self.last_scan.alarms.seen_for(),
+            seen_for=self.last_scan.alarms.seen_for(saved.seen_for(log)),
             overdue_rollback=self._settings.recovery_overdue_rollback,
         )
 
     def _read_only_snapshot(self, log: DecisionLog, datasources: RecoveryDatasources) -> Snapshot:
         snapshot = self._snapshot(log, datasources, fence=False)
-        self.unanswered = snapshot.unanswered
+        self.unanswered = {**snapshot.unread_staging, **snapshot.unanswered}
         self.unconfigured = {alarm.subject: alarm.text for alarm in unconfigured(snapshot)}
         return snapshot
 

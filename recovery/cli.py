@@ -310,7 +310,7 @@ def _end_by_hand(
 
 
 def _print_report(report: ScanReport, as_json: bool) -> None:
-    _print(report if as_json else display.format_report(report))
+    _print(report if as_json else display.report_texts(report))
     raise typer.Exit(ExitCode.REFUSED if report.suspended else _exit_code(report))
 
 
@@ -374,5 +374,7 @@ def _print(what: Any) -> None:
     """Print text as it is, whatever the terminal's width, and anything else as JSON."""
     if isinstance(what, str):
         typer.echo(what)
+    elif isinstance(what, Iterator):
+        streams.write_lines(what)
     else:
         streams.write_json(what)

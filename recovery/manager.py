@@ -149,7 +149,7 @@ class RecoveryManager(OperatorCommands):
             self._repeats.end_scan()
             # The last pass's datasources also include those that it found by the log's notes.
             datasources = passes[-1].datasources if passes else self._recovery_datasources(log)
-            snapshot = passes[-1].snapshot if passes else self._snapshot(log, datasources, fence=False)
+            snapshot = passes[-1].whole if passes else self._snapshot(log, datasources, fence=False)
             seconds = time.monotonic() - began
             report = recorder.report()
             if passes:
@@ -165,8 +165,7 @@ class RecoveryManager(OperatorCommands):
                 passes=len(passes),
             )
             if passes:
-                seen = self.last_scan.alarms.seen_for().items()
-                saved.save_seen(log, {gtrid: seconds for gtrid, seconds in seen if not snapshot.has_age(gtrid)})
+                saved.save_seen(log, self.last_scan.alarms.seen_without_age)
             return self._last_report
 
     def _run_pass(self, log: DecisionLog, recorder: ScanRecorder, modules: Iterable[Module]) -> RecoveryPass:
@@ -179,11 +178,13 @@ class RecoveryManager(OperatorCommands):
         for name, reason in this_pass.snapshot.unfenced.items():
             recorder.record_failure(f"the fence of {name}", reason)
         with closing(this_pass):
-            for module in modules:
-                try:
-                    module.run(this_pass)
-                except Exception as error:
-                    recorder.record_failure(f"module {module.name}", describe_error(error))
+            for _ in this_pass.each_window():
+                for module in modules:
+                    try:
+                        module.run(this_pass)
+                    except Exception as error:
+                        recorder.record_failure(f"module {module.name}", describe_error(error))
+                recorder.end_window()
         self.last_scan.under_way = None
         return this_pass
 

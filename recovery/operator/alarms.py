@@ -8,14 +8,18 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import itemgetter
+from types import MappingProxyType
 
 from recovery.operator.listing import InDoubt
+from recovery.scan.datasources.datasources import ListedBranch
 from recovery.scan.report import Alarm, AlarmKind, LeftAlone
 from recovery.scan.snapshot import CoordinatorState, Snapshot
 from txpool.config.settings import RecoverySettings
 from txpool.log.locations import LocationNote
+from txpool.packed import MappingPacker, PackedMapping
 from txpool.resources.recovery_access import PreparedSlots
 
 logger = logging.getLogger("txpool.recovery")
@@ -31,7 +35,10 @@ class Alarms:
         self._in_doubt_seconds = settings.alarm_in_doubt
         self._slots_share = settings.alarm_slots
         #: By gtrid: when it was first seen in doubt (monotonic seconds). Not every database tells an age.
-        self.first_seen: dict[str, float] = {}
+        self.first_seen: Mapping[str, float] = {}
+        #: By gtrid, of those of the last scan to which no database tells an age: for how many seconds it was seen.
+        self.seen_without_age: dict[str, float] = {}
+        self._round = AlarmRound()
         #: Whether they are logged, and slots asked for. What scans for other work watches nothing.
         self.watching = True
         #: The alarms that are raised now: the most important kind first, and within a kind the oldest.
@@ -42,19 +49,37 @@ class Alarms:
         self.first_seen = former.first_seen
         self.standing = former.standing
 
-    def update(
-        self,
-        in_doubt: Collection[InDoubt],
-        snapshot: Snapshot,
-        slots: Mapping[str, PreparedSlots],
-        left_alone: Iterable[LeftAlone] = (),
-    ) -> None:
-        """Raise and end alarms by what the current scan has found, and log the changes."""
+    def begin(self) -> None:
+        """Begin with a scan's result: `look_at` sees one window of it after the other."""
+        self._round = AlarmRound()
+
+    def look_at(self, snapshot: Snapshot, in_doubt: Iterable[InDoubt]) -> list[InDoubt]:
+        """See what is in doubt in one window. Returns it with the ages that this process knows."""
+        seen = self._round
+        seen.look_at(snapshot)
+        now, aged = time.monotonic(), []
+        for each in in_doubt:
+            first = now
+            if each.unresolved and each.ours:
+                first = self.first_seen.get(each.gtrid, now - snapshot.seen_for.get(each.gtrid, 0.0))
+                seen.first_seen.add(each.gtrid, first)
+                if not snapshot.has_age(each.gtrid):
+                    seen.without_age[each.gtrid] = now - first
+            age = max(each.age or 0.0, now - first)
+            seen.heuristic += _heuristic(each)
+            if each.unresolved and each.ours:
+                seen.overdue += self._overdue(each, age, snapshot)
+            aged.append(replace(each, age=age) if each.unresolved else each)
+        return aged
+
+    def end(self, snapshot: Snapshot, slots: Mapping[str, PreparedSlots], left_alone: Iterable[LeftAlone] = ()) -> None:
+        """Raise and end alarms by what was seen since `begin`, and log the changes."""
+        seen, self._round = self._round, AlarmRound()
         previous = {(alarm.kind, alarm.subject): alarm for alarm in self.standing}
-        found = [*_heuristic(in_doubt), *_disputed(snapshot), *_unknown(snapshot), *unconfigured(snapshot)]
+        found = [*seen.heuristic, *seen.disputed, *seen.unknown(), *unconfigured(snapshot)]
         found += _lacking_rights(left_alone)
-        found += self._overdue(in_doubt, snapshot)
-        found += [*_not_answering(snapshot.unanswered), *self._short_of_slots(slots), *_foreign(snapshot)]
+        found += seen.overdue
+        found += [*_not_answering(snapshot.unanswered), *self._short_of_slots(slots), *seen.foreign()]
         standing = []
         for alarm in found:
             before = previous.pop((alarm.kind, alarm.subject), None)
@@ -65,42 +90,30 @@ class Alarms:
         for ended in previous.values():
             logger.warning("the alarm is over, %s %s", ended.kind, ended.subject)
         self.standing = tuple(sorted(standing, key=lambda alarm: (_RANK[alarm.kind], alarm.since)))
+        self.first_seen, self.seen_without_age = seen.first_seen.packed(), seen.without_age
 
-    def age(self, each: InDoubt) -> float:
-        """For how many seconds it has been in doubt: by its databases, or since this process first saw it."""
-        return self._age_at(time.monotonic(), each)
+    def seen_for(self, saved: Mapping[str, float] = MappingProxyType({})) -> Mapping[str, float]:
+        """By gtrid: for how many seconds this process has seen it in doubt, or an earlier one that has saved that."""
+        now, first_seen = time.monotonic(), self.first_seen
+        if isinstance(first_seen, PackedMapping) and saved.keys() <= first_seen.keys():
+            return PackedMapping(first_seen.packed, lambda plain: now - plain[1])
+        return {**saved, **{gtrid: now - first for gtrid, first in first_seen.items()}}
 
-    def _age_at(self, now: float, each: InDoubt) -> float:
-        return max(each.age or 0.0, now - self.first_seen.get(each.gtrid, now))
-
-    def seen_for(self) -> dict[str, float]:
-        """By gtrid: for how many seconds this process has seen it in doubt, or an earlier one before it."""
-        now = time.monotonic()
-        return {gtrid: now - first for gtrid, first in self.first_seen.items()}
-
-    def _overdue(self, in_doubt: Iterable[InDoubt], snapshot: Snapshot) -> list[Alarm]:
-        now = time.monotonic()
-        unresolved = [each for each in in_doubt if each.unresolved and each.ours]
-        began = {gtrid: now - seconds for gtrid, seconds in snapshot.seen_for.items()}
-        self.first_seen = {
-            each.gtrid: self.first_seen.get(each.gtrid, began.get(each.gtrid, now)) for each in unresolved
-        }
-        found = []
-        for each in unresolved:
-            if snapshot.hangs(each.gtrid):
-                text = (
-                    f"{each.gtrid} is still prepared, and keeps its locks: its process, incarnation {each.incarnation} "
-                    f"of node {each.node}, is alive and has not ended it within {snapshot.timeout(each.gtrid):g} s, "
-                    f"the largest timeout of its transactions. Next: {each.next}"
-                )
-                found.append(Alarm(AlarmKind.OVERDUE.value, each.gtrid, text))
-            elif self._in_doubt_seconds is not None and self._age_at(now, each) > self._in_doubt_seconds:
-                text = (
-                    f"{each.gtrid} has been in doubt for longer than {self._in_doubt_seconds:g} s (alarm.in-doubt), "
-                    f"and its prepared branches keep their locks. Next: {each.next}"
-                )
-                found.append(Alarm(AlarmKind.OVERDUE.value, each.gtrid, text))
-        return found
+    def _overdue(self, each: InDoubt, age: float, snapshot: Snapshot) -> list[Alarm]:
+        if snapshot.hangs(each.gtrid):
+            text = (
+                f"{each.gtrid} is still prepared, and keeps its locks: its process, incarnation {each.incarnation} "
+                f"of node {each.node}, is alive and has not ended it within {snapshot.timeout(each.gtrid):g} s, "
+                f"the largest timeout of its transactions. Next: {each.next}"
+            )
+            return [Alarm(AlarmKind.OVERDUE.value, each.gtrid, text)]
+        if self._in_doubt_seconds is not None and age > self._in_doubt_seconds:
+            text = (
+                f"{each.gtrid} has been in doubt for longer than {self._in_doubt_seconds:g} s (alarm.in-doubt), "
+                f"and its prepared branches keep their locks. Next: {each.next}"
+            )
+            return [Alarm(AlarmKind.OVERDUE.value, each.gtrid, text)]
+        return []
 
     def _short_of_slots(self, slots: Mapping[str, PreparedSlots]) -> list[Alarm]:
         return [
@@ -116,58 +129,98 @@ class Alarms:
         ]
 
 
-def _heuristic(in_doubt: Iterable[InDoubt]) -> list[Alarm]:
-    alarms = []
-    for each in in_doubt:
-        if each.heuristics:
-            ends = ", ".join(f"its branch in {found.datasource} {found.end}" for found in each.heuristics)
-            text = (
-                f"{each.gtrid} was decided to {each.heuristics[0].decided}, but {ends}. Repair the data as "
-                "`txpool-recovery show` tells, then `txpool-recovery forget`"
+class AlarmRound:
+    """What raises alarms, as the windows of one scan show it."""
+
+    def __init__(self) -> None:
+        self.heuristic: list[Alarm] = []
+        self.disputed: list[Alarm] = []
+        self.overdue: list[Alarm] = []
+        self.first_seen = MappingPacker[float](lambda first: (first,), itemgetter(1))
+        self.without_age: dict[str, float] = {}
+        #: By node, and by owner and datasource: the first branch, and how many there are.
+        self._unknown: dict[str, _Some] = {}
+        self._foreign: dict[tuple[str, str], _Some] = {}
+
+    def look_at(self, snapshot: Snapshot) -> None:
+        """See the transactions and branches of one window."""
+        for gtrid in filter(snapshot.is_listed, snapshot.gtrids):
+            if deciders := snapshot.disputed(gtrid):
+                self.disputed.append(_disputed(gtrid, deciders))
+            if snapshot.every_node and snapshot.coordinator_state(gtrid) is CoordinatorState.UNKNOWN:
+                for branch in snapshot.listed_branches(gtrid):
+                    self._unknown.setdefault(branch.named.node, _Some(branch)).count += 1
+        for branch in snapshot.foreign:
+            if branch.named.incarnation in snapshot.claimed_incarnations:
+                self._foreign.setdefault((branch.owner or "", branch.datasource), _Some(branch)).count += 1
+
+    def unknown(self) -> list[Alarm]:
+        """With all nodes ours, branches of processes that the log does not know: one alarm for each node.
+
+        The log may be another one than theirs, or a restored one, which knows no node. If the nodes are named, such a
+        branch is in doubt as others are, and overdue in time.
+        """
+        return [
+            Alarm(
+                AlarmKind.UNKNOWN.value,
+                f"node {node}",
+                f"branches of node {node} keep their locks, such as {found.first} ({found.count} in all): this log "
+                "does not know the processes that have prepared them, so recovery ends none of them. If the node has "
+                "another log, its recovery there ends them. Only if that log is lost, end them by hand, as the other "
+                "databases of each gtrid show: `txpool-recovery list`",
             )
-            alarms.append(Alarm(AlarmKind.HEURISTIC.value, each.gtrid, text))
-    return alarms
+            for node, found in self._unknown.items()
+        ]
+
+    def foreign(self) -> list[Alarm]:
+        """Branches that others have prepared under names of processes that this log knows: one alarm for each role."""
+        alarms = []
+        for (owner, datasource), some in self._foreign.items():
+            subject = f"role {owner} in {datasource}"
+            names = f"{some.count} branches under names of ours, such as {some.first}"
+            text = (
+                f"{subject} has prepared {names}, and is none of our roles. These branches are no part of any "
+                "transaction of ours, and recovery leaves them alone. If the role is ours after all, name it in "
+                "prepared.owners of that datasource; otherwise see who may connect there"
+            )
+            if not owner:  # it is gone, or of a server that tells of none
+                subject = f"somebody in {datasource}"
+                text = (
+                    f"{subject} has prepared {names}, and the server does not tell who. No decision names them, so "
+                    "recovery leaves them alone. If nobody else can connect there, write prepared.owners = any in the "
+                    "datasource's file; otherwise see who may"
+                )
+            alarms.append(Alarm(AlarmKind.FOREIGN.value, subject, text))
+        return alarms
 
 
-def _disputed(snapshot: Snapshot) -> list[Alarm]:
-    named = {gtrid: snapshot.disputed(gtrid) for gtrid in filter(snapshot.is_listed, snapshot.gtrids)}
-    return [
-        Alarm(
-            AlarmKind.DISPUTED.value,
-            gtrid,
-            f"the branches of {gtrid} name different deciders ({deciders}), and the log names none, so recovery ends "
-            "none of them. `txpool-recovery show` lists their owners: end the branches that are not ours in the "
-            "database",
-        )
-        for gtrid, deciders in named.items()
-        if deciders
-    ]
+class _Some:
+    """Some branches: the name of the first, and how many there are."""
+
+    def __init__(self, first: ListedBranch) -> None:
+        self.first = first.xid.joined
+        self.count = 0
 
 
-def _unknown(snapshot: Snapshot) -> list[Alarm]:
-    """With all nodes ours, branches of processes that the log does not know: one alarm for each node.
-
-    The log may be another one than theirs, or a restored one, which knows no node. If the nodes are named, such a
-    branch is in doubt as others are, and overdue in time.
-    """
-    found: dict[str, list[str]] = {}
-    if not snapshot.every_node:
+def _heuristic(each: InDoubt) -> list[Alarm]:
+    if not each.heuristics:
         return []
-    for gtrid in filter(snapshot.is_listed, snapshot.gtrids):
-        if snapshot.coordinator_state(gtrid) is CoordinatorState.UNKNOWN:
-            branches = snapshot.listed_branches(gtrid)
-            found.setdefault(branches[0].named.node, []).extend(branch.xid.joined for branch in branches)
-    return [
-        Alarm(
-            AlarmKind.UNKNOWN.value,
-            f"node {node}",
-            f"branches of node {node} keep their locks, such as {gids[0]} ({len(gids)} in all): this log does not "
-            "know the processes that have prepared them, so recovery ends none of them. If the node has "
-            "another log, its recovery there ends them. Only if that log is lost, end them by hand, as the other "
-            "databases of each gtrid show: `txpool-recovery list`",
-        )
-        for node, gids in found.items()
-    ]
+    ends = ", ".join(f"its branch in {found.datasource} {found.end}" for found in each.heuristics)
+    text = (
+        f"{each.gtrid} was decided to {each.heuristics[0].decided}, but {ends}. Repair the data as "
+        "`txpool-recovery show` tells, then `txpool-recovery forget`"
+    )
+    return [Alarm(AlarmKind.HEURISTIC.value, each.gtrid, text)]
+
+
+def _disputed(gtrid: str, deciders: str) -> Alarm:
+    return Alarm(
+        AlarmKind.DISPUTED.value,
+        gtrid,
+        f"the branches of {gtrid} name different deciders ({deciders}), and the log names none, so recovery ends "
+        "none of them. `txpool-recovery show` lists their owners: end the branches that are not ours in the "
+        "database",
+    )
 
 
 def unconfigured(snapshot: Snapshot) -> list[Alarm]:
@@ -217,25 +270,6 @@ def _lacking_rights(left_alone: Iterable[LeftAlone]) -> list[Alarm]:
 def _describe_note(note: LocationNote) -> str:
     identity = note.location.identity or "identity unknown"
     return f"node {note.node} prepares in datasource {note.location.datasource} ({identity})"
-
-
-def _foreign(snapshot: Snapshot) -> list[Alarm]:
-    """Branches that others have prepared under names of processes that this log knows: one alarm for each role."""
-    found: dict[str, list[str]] = {}
-    for branch in snapshot.foreign:
-        if branch.named.incarnation in snapshot.claimed_incarnations:
-            owner = f"role {branch.owner}" if branch.owner else "a role that is gone"
-            found.setdefault(f"{owner} in {branch.datasource}", []).append(branch.xid.joined)
-    return [
-        Alarm(
-            AlarmKind.FOREIGN.value,
-            subject,
-            f"{subject} has prepared {len(gids)} branches under names of ours, such as {gids[0]}, and is none of our "
-            "roles. These branches are no part of any transaction of ours, and recovery leaves them alone. If the role "
-            "is ours after all, name it in prepared.owners of that datasource; otherwise see who may connect there",
-        )
-        for subject, gids in found.items()
-    ]
 
 
 def _not_answering(unanswered: Mapping[str, str]) -> list[Alarm]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 from recovery.operator.audit import AuditEntry
@@ -39,20 +39,22 @@ def format_transaction(each: InDoubt) -> str:
     return _block(each.gtrid, rows)
 
 
-def format_report(report: ScanReport) -> str:
-    """What a scan has done, with a summary as the last line."""
-    blocks = [(ended.gid, ("committed", f"in {ended.datasource}: {ended.why}")) for ended in report.committed]
-    blocks += [(ended.gid, ("rolled back", f"in {ended.datasource}: {ended.why}")) for ended in report.rolled_back]
+def report_texts(report: ScanReport) -> Iterator[str]:
+    """What a scan has done, one after the other, with a summary at the end."""
+    for what, ends in (("committed", report.committed), ("rolled back", report.rolled_back)):
+        for ended in ends:
+            yield _block(ended.gid, [(what, f"in {ended.datasource}: {ended.why}")])
     for left in report.left_alone:
         reason = f"in {left.datasource}: {left.reason}" if left.datasource else left.reason
-        blocks.append((left.gid or left.gtrid, ("left alone", reason)))
-    blocks += [(heuristic.gtrid, ("heuristic", _heuristic(heuristic))) for heuristic in report.heuristics]
+        yield _block(left.gid or left.gtrid, [("left alone", reason)])
+    blocks = [(heuristic.gtrid, ("heuristic", _heuristic(heuristic))) for heuristic in report.heuristics]
     blocks += _unanswered_rows(report.unreachable)
     blocks += [(step, ("failed", reason)) for step, reason in report.errors.items()]
     blocks += [
         (alarm.subject, ("alarm", str(alarm))) for alarm in report.alarms if alarm.kind not in _SHOWN_BY_OTHER_ROWS
     ]
-    return "\n".join([*(_block(title, [row]) for title, row in blocks), str(report)])
+    yield from (_block(title, [row]) for title, row in blocks)
+    yield str(report)
 
 
 def format_outboxes(found: Iterable[OutboxStatus]) -> str:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from recovery.operator.alarms import Alarms
 from recovery.operator.listing import InDoubt, in_doubt
 from recovery.operator.next_step import OVER
+from recovery.operator.packing import Tally, order, packer
 from recovery.scan.datasources.datasources import RecoverableDatasource, RecoveryDatasources
 from recovery.scan.outboxes import OutboxStatus
 from recovery.scan.report import AlarmKind, ScanReport
 from recovery.scan.saved import SavedDetails
 from recovery.scan.slots import slots
 from recovery.scan.snapshot import Snapshot
+from recovery.scan.windows import Window, windows
 from txpool.config.secrets import describe_error
 from txpool.config.settings import RecoverySettings
 from txpool.log.base import Heuristic
@@ -47,11 +51,19 @@ class Overview:
     seconds: float
     passes: int
     report: ScanReport
-    in_doubt: tuple[InDoubt, ...]
+    #: Very many are packed (`txpool.packed`).
+    in_doubt: Sequence[InDoubt]
     datasources: tuple[DatasourceStatus, ...]
     #: Whether every datasource has answered, and every database in which our nodes prepare was reached.
     complete: bool = True
     outboxes: tuple[OutboxStatus, ...] = ()
+    #: Of `in_doubt`, if they were counted already.
+    counted: Tally | None = None
+
+    @property
+    def tally(self) -> Tally:
+        """The counts of what is in doubt."""
+        return self.counted or Tally().count(self.in_doubt)
 
     def as_dict(self) -> dict[str, Any]:
         """What is in doubt, as plain data for JSON."""
@@ -134,19 +146,30 @@ class LastScan:
         Returns the report with the alarms after this scan.
         """
         heuristics = tuple(dict.fromkeys((*snapshot.heuristics, *report.heuristics)))
-        over = frozenset(report.forgotten).difference(each.gtrid for each in heuristics)
-        found_in_doubt = in_doubt(replace(snapshot, heuristics=heuristics), datasources, saved, over=over)
-        remaining = _still_in_doubt(found_in_doubt, report)
         slots_by_name = slots(datasources, snapshot.listings) if self.alarms.watching else {}
-        self.alarms.update(remaining, snapshot, slots_by_name, report.left_alone)
-        remaining = tuple(replace(each, age=self.alarms.age(each)) if each.unresolved else each for each in remaining)
-        found = [_datasource_status(each, snapshot, remaining, slots_by_name) for each in configured]
+        found, tally, prepared = packer(), Tally(), Counter[str]()
+        self.alarms.begin()
+        for window in windows(replace(snapshot, heuristics=heuristics)):
+            part = window.snapshot
+            over = {*window.part_of(report.forgotten, str)}.difference(each.gtrid for each in heuristics)
+            left = _still_in_doubt(in_doubt(part, datasources, saved, over=over), report, window)
+            left = self.alarms.look_at(part, left)
+            found.extend(left)
+            tally.count(left)
+            prepared.update(it.datasource for each in left for it in each.branches if it.state == "prepared")
+        self.alarms.end(snapshot, slots_by_name, report.left_alone)
+        remaining = found.packed()
+        if isinstance(remaining, tuple) and window.after is not None:  # each window was sorted by itself
+            remaining = tuple(sorted(remaining, key=order))
+        statuses = [_datasource_status(each, snapshot, prepared[each.name], slots_by_name) for each in configured]
         report = replace(report, alarms=self.alarms.standing)
         complete = not (snapshot.unanswered or snapshot.unreached)
         before = self.standing
         self.standing = replace(
             before,
-            overview=Overview(time.time(), seconds, passes, report, remaining, tuple(found), complete, outboxes),
+            overview=Overview(
+                time.time(), seconds, passes, report, remaining, tuple(statuses), complete, outboxes, tally
+            ),
             failure="",
             completed_at=time.monotonic(),
             committed=before.committed + len(report.committed),
@@ -179,11 +202,12 @@ class LastScan:
         if overview is None:
             return
         yield Sample(catalogue.LAST_SCAN, (), overview.at)
-        yield Sample(catalogue.HEURISTICS, (), sum(bool(each.heuristics) for each in overview.in_doubt))
+        tally = overview.tally
+        yield Sample(catalogue.HEURISTICS, (), tally.heuristic)
         if overview.complete:  # otherwise the age is unknown: no sample
             since = max(time.time() - overview.at, _LEAST_AGE_SECONDS)
-            ages = [(each.age or 0.0) + since for each in overview.in_doubt if each.unresolved and each.ours]
-            yield Sample(catalogue.OLDEST, (), max(ages, default=0.0))
+            oldest = tally.oldest_of_ours
+            yield Sample(catalogue.OLDEST, (), 0.0 if oldest is None else oldest + since)
         for kind in AlarmKind:
             yield Sample(
                 catalogue.ALARMS, (kind.value,), sum(alarm.kind == kind.value for alarm in overview.report.alarms)
@@ -218,21 +242,25 @@ _LEAST_AGE_SECONDS = 0.001
 _scan_seconds = HISTOGRAMS[catalogue.SCAN_SECONDS]
 
 
-def _still_in_doubt(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDoubt, ...]:
+def _still_in_doubt(found: Iterable[InDoubt], report: ScanReport, window: Window) -> list[InDoubt]:
     """What the scan has left in doubt: what its last pass has read, without the branches that it has ended.
 
     The heuristic outcomes that it has found are added. What it has forgotten is left out already.
     """
-    ended = {branch.gid for branch in (*report.committed, *report.rolled_back)}
-    heuristic_states = {f"{each.gtrid}:{each.bqual}": f"ended {each.ended}" for each in report.heuristics}
+    ended = {
+        branch.gid
+        for branches in (report.committed, report.rolled_back)
+        for branch in window.part_of(branches, attrgetter("gtrid"))
+    }
     fresh_of: dict[str, list[Heuristic]] = {}
     for heuristic in report.heuristics:
         fresh_of.setdefault(heuristic.gtrid, []).append(heuristic)
     left = []
     for each in found:
         fresh = fresh_of.get(each.gtrid, ())
+        states = {f"{it.gtrid}:{it.bqual}": f"ended {it.ended}" for it in fresh}
         branches = tuple(
-            replace(branch, state=heuristic_states.get(branch.gid, branch.state))
+            replace(branch, state=states[branch.gid]) if branch.gid in states else branch
             for branch in each.branches
             if branch.gid not in ended
         )
@@ -242,17 +270,15 @@ def _still_in_doubt(found: Iterable[InDoubt], report: ScanReport) -> tuple[InDou
                 each, branches=branches, heuristics=heuristics, attention=each.attention or bool(heuristics)
             )
             left.append(current if current.unresolved else replace(current, next=OVER))
-    return tuple(sorted(left, key=lambda each: (not each.heuristics, each.foreign, -(each.age or 0.0))))
+    return sorted(left, key=order)
 
 
 def _datasource_status(
-    datasource: RecoverableDatasource, snapshot: Snapshot, left: Iterable[InDoubt], limits: dict[str, PreparedSlots]
+    datasource: RecoverableDatasource, snapshot: Snapshot, prepared: int, limits: dict[str, PreparedSlots]
 ) -> DatasourceStatus:
     name, mode = datasource.name, datasource.mode
     if datasource.role not in (Role.PREPARED, Role.MARKED) and name not in snapshot.unanswered:
         return DatasourceStatus(name, mode, None)
-    branches = (branch for each in left for branch in each.branches)
-    prepared = sum(branch.datasource == name and branch.state == "prepared" for branch in branches)
     return DatasourceStatus(
         name, mode, name not in snapshot.unanswered, snapshot.unanswered.get(name, ""), prepared, limits.get(name)
     )

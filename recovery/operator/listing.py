@@ -22,6 +22,7 @@ from recovery.operator.next_step import (
 from recovery.scan.datasources.datasources import RecoveryDatasources
 from recovery.scan.saved import SavedDetails
 from recovery.scan.snapshot import CoordinatorState, Snapshot
+from recovery.scan.windows import windows
 from txpool.log.base import Heuristic, IncarnationState
 from txpool.tm.commit.annotations import NOTE
 from txpool.xid import Xid, split_gtrid
@@ -29,6 +30,8 @@ from txpool.xid import Xid, split_gtrid
 #: States of branches: in a database that no datasource leads to, and prepared by somebody else.
 ELSEWHERE, FOREIGN = "prepared, and no datasource leads there", "not ours, by its owner"
 _UNRESOLVED = ("prepared", "no answer", "not configured", ELSEWHERE)
+#: The order of a list: with heuristic outcomes, without; of both, those that others have prepared come last.
+_HEURISTIC, _ALL_FOREIGN, _ORDINARY = range(3)
 #: The states in which the coordinator or another node ends the transaction.
 _ENDED_BY_OTHERS = (CoordinatorState.ALIVE, CoordinatorState.OTHER_NODE)
 
@@ -102,26 +105,30 @@ def in_doubt(
     *,
     over: Collection[str] = (),
 ) -> list[InDoubt]:
-    """All of `each_in_doubt`."""
-    return list(each_in_doubt(snapshot, datasources, saved, over=over))
-
-
-def each_in_doubt(
-    snapshot: Snapshot,
-    datasources: RecoveryDatasources,
-    saved: SavedDetails | None = None,
-    *,
-    over: Collection[str] = (),
-) -> Iterator[InDoubt]:
     """The transactions that have prepared branches, wait for a branch after the decision, or have heuristic outcomes.
 
     Those with heuristic outcomes come first, and those that others have prepared under our names last. The gtrids of
-    `over` are left out: a scan has ended and forgotten them since the snapshot. Each is described when it is its turn.
+    `over` are left out: a scan has ended and forgotten them since the snapshot.
     """
-    gtrids = sorted({*snapshot.gtrids, *snapshot.claimed_gtrids}.difference(over))
-    shown = [gtrid for gtrid in gtrids if _is_shown(snapshot, gtrid)]
-    shown.sort(key=lambda gtrid: (not snapshot.heuristics_of(gtrid), _is_foreign(snapshot, gtrid)))
-    return (_describe(snapshot, datasources, gtrid, saved) for gtrid in shown)
+    gtrids = _shown(snapshot).difference(over)
+    found = sorted(gtrids, key=lambda gtrid: (_rank(snapshot, gtrid), gtrid))
+    return [_describe(snapshot, datasources, gtrid, saved) for gtrid in found]
+
+
+def each_in_doubt(
+    snapshot: Snapshot, datasources: RecoveryDatasources, saved: SavedDetails | None = None
+) -> Iterator[InDoubt]:
+    """As `in_doubt`, one after the other, each described when it is its turn."""
+    ranks = {_ORDINARY, *((_HEURISTIC, _HEURISTIC + _ALL_FOREIGN) if snapshot.heuristics else ())}
+    for rank in range(_ORDINARY + _ALL_FOREIGN + 1):
+        if rank not in ranks:
+            continue
+        for window in windows(snapshot):
+            part = window.snapshot
+            found = {gtrid: _rank(part, gtrid) for gtrid in _shown(part)}
+            ranks.update(found.values())
+            for gtrid in sorted(gtrid for gtrid, its in found.items() if its == rank):
+                yield _describe(part, datasources, gtrid, saved)
 
 
 def show(
@@ -139,6 +146,15 @@ def show(
     if gtrid not in snapshot.gtrids and not (expired or history or found.branches):
         return None
     return replace(found, history=history)
+
+
+def _shown(snapshot: Snapshot) -> set[str]:
+    return {gtrid for gtrid in {*snapshot.gtrids, *snapshot.claimed_gtrids} if _is_shown(snapshot, gtrid)}
+
+
+def _rank(snapshot: Snapshot, gtrid: str) -> int:
+    with_heuristics = _HEURISTIC if snapshot.heuristics_of(gtrid) else _ORDINARY
+    return with_heuristics + _ALL_FOREIGN * _is_foreign(snapshot, gtrid)
 
 
 def _is_foreign(snapshot: Snapshot, gtrid: str) -> bool:

@@ -16,8 +16,8 @@ DONE = "delete the record of the decision: every branch that it names has ended"
 GONE = "not prepared"
 
 _FOREIGN_NEXT = (
-    "leave it alone: the role that prepared it is none of ours, so it is no part of any transaction of ours. The "
-    "server's administrator may end it"
+    "leave it alone: the role that prepared it is not known to be ours, and no decision names it. The server's "
+    "administrator may end it"
 )
 _ALSO = ". Recovery does so, too, {:g} s beyond that timeout (recovery.overdue-rollback)"
 _WHY_LEFT_ALONE = {

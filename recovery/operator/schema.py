@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 _PLAIN = {str: "text", float: "number", int: "number", bool: "true or false", types.NoneType: "null"}
@@ -20,7 +21,7 @@ def shape(kind: Any) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType:
         return " or ".join(map(shape, inner))
-    if origin in (tuple, list):
+    if origin in (tuple, list, Sequence):
         return f"[{shape(inner[0])}, ...]"
     if origin is dict:
         return f"{{{shape(inner[0])}: {shape(inner[1])}, ...}}"

@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from recovery.operator.listing import InDoubt
+from txpool.packed import Packed
 
 
 class Counted:
@@ -47,22 +48,49 @@ def write_texts(texts: Iterable[str], otherwise: str) -> None:
     sys.stdout.flush()
 
 
+def write_lines(texts: Iterable[str]) -> None:
+    """Print texts, one below the other."""
+    for text in texts:
+        sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def write_array(found: Iterable[Any]) -> None:
     """Print objects as a JSON array, as `write_json` prints a list."""
-    separator = "["
-    for each in found:
-        sys.stdout.write(f"{separator}\n{textwrap.indent(_ENCODER.encode(each), '  ')}")
-        separator = ","
-    sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
-    sys.stdout.flush()
+    _write(_array(found, ""))
 
 
 def write_json(what: Any) -> None:
     """Print an object as JSON. It is never in memory as a whole."""
-    for text in _ENCODER.iterencode(what):
+    packed = is_dataclass(what) and any(isinstance(getattr(what, each.name), Packed) for each in fields(what))
+    _write(_object(what) if packed else _ENCODER.iterencode(what))
+
+
+def _write(texts: Iterable[str]) -> None:
+    for text in texts:
         sys.stdout.write(text)
     sys.stdout.write("\n")
     sys.stdout.flush()
+
+
+def _object(what: Any) -> Iterator[str]:
+    separator = "{"
+    for name, value in _plain(what).items():
+        yield f"{separator}\n{_STEP}{_ENCODER.encode(name)}: "
+        if isinstance(value, Packed):
+            yield from _array(value, _STEP)
+        else:
+            yield textwrap.indent(_ENCODER.encode(value), _STEP).lstrip()
+        separator = ","
+    yield "\n}"
+
+
+def _array(found: Iterable[Any], margin: str) -> Iterator[str]:
+    separator = "["
+    for each in found:
+        yield f"{separator}\n{textwrap.indent(_ENCODER.encode(each), margin + _STEP)}"
+        separator = ","
+    yield "[]" if separator == "[" else f"\n{margin}]"
 
 
 def _plain(found: Any) -> dict[str, Any]:
@@ -71,4 +99,5 @@ def _plain(found: Any) -> dict[str, Any]:
     return {field.name: getattr(found, field.name) for field in fields(found)}
 
 
-_ENCODER = json.JSONEncoder(indent=2, default=_plain)
+_STEP = "  "
+_ENCODER = json.JSONEncoder(indent=_STEP, default=_plain)

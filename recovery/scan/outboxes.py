@@ -103,7 +103,7 @@ def _look_into_session(settings: DataSourceSettings) -> OutboxContent | None:
     """What waits in its queue, and what its consumer has parked; as recovery.user of that datasource."""
     path = settings.queue_datasource or settings.offsets_datasource or ""
     # Each time anew: the daemon may have been told to read its files again.
-    with closing(open_settings(DataSourceSettings.load(path, pool_min_size=0))) as opened:
+    with closing(open_settings(DataSourceSettings.load_without_idle(path))) as opened:
         source = as_database(opened)
         part = source.resource_manager.outbox
         if part is None:

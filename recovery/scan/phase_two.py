@@ -57,6 +57,13 @@ class BranchEnds:
         self._asking = asking
         self._progress = progress
         self._datasources: dict[str, _BranchesOfOne] = {}
+        #: How many of the total are not begun yet.
+        self._expected = 0
+
+    def expect(self, count: int) -> None:
+        """Count so many branches in the total before they are begun."""
+        self._expected += count
+        self._progress.total += count
 
     def branch(self, datasource: str, record: BranchRecord) -> AskedBranch:
         """A prepared branch in this datasource."""
@@ -68,7 +75,10 @@ class BranchEnds:
             found = self._datasources[datasource] = _BranchesOfOne(
                 phase_two, partial(self._asking.start, datasource), most
             )
-        self._progress.total += 1
+        if self._expected:
+            self._expected -= 1
+        else:
+            self._progress.total += 1
         return AskedBranch(found.phase_two.branch(record), found, self._send, self._progress)
 
     def close(self) -> None:
@@ -79,10 +89,9 @@ class BranchEnds:
 
     def _send(self) -> None:
         """Let all databases work before the answer of any is awaited."""
-        unsent = [each for each in self._datasources.values() if each.unsent or each.sending]
-        for each in unsent:
+        for each in self._datasources.values():
             each.send()
-        for each in unsent:
+        for each in self._datasources.values():
             each.wait_until_sent()
 
 

@@ -12,6 +12,7 @@ In any other order, recovery may commit in one database what it rolls back in an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
+from itertools import chain
 from types import MappingProxyType
 
 from recovery.scan.datasources.datasources import ListedBranch, Listing, RecoveryDatasources
@@ -24,6 +25,9 @@ from txpool.log.base import DecisionLog, IncarnationState
 from txpool.log.locations import LocationNote
 from txpool.tm.commit.annotations import NOTE
 from txpool.xid import split_gtrid
+
+#: The datasource, the node and the incarnation of a branch.
+_Place = tuple[str, str, str]
 
 
 def take_snapshot(
@@ -49,13 +53,15 @@ def take_snapshot(
     notes = log.locations()
     owners = BranchOwners(notes, log.incarnations_noting(), datasources.logins)
     incarnations = log.incarnations()
-    ours, others = list[ListedBranch](), list[ListedBranch]()
+    #: By whether they are ours: the datasources, nodes and incarnations of the branches.
+    ours, others = set[_Place](), set[_Place]()
     for branch in (branch for listing in listings.values() for branch in listing.branches):
-        (ours if owners.is_ours(branch) else others).append(branch)
+        place = branch.datasource, branch.named.node, branch.named.incarnation
+        (ours if owners.is_ours(branch) else others).add(place)
     if log.every_node:
         # A log that was restored or replaced does not know the nodes that have used the former one.
-        datasources.add_nodes({branch.named.node for branch in ours})
-    listed = {branch.named.incarnation for branch in ours}
+        datasources.add_nodes({node for _, node, _ in ours})
+    listed = {incarnation for _, _, incarnation in ours}
     for name in owners.failed:
         # Nobody can tell whose the branches of this datasource are, so it counts as unanswered.
         del listings[name]
@@ -79,14 +85,15 @@ def take_snapshot(
     heuristics, timeouts = log.heuristics(), log.timeouts()
     program_notes = {record.name: record.text for record in log.side_records(NOTE)}
     try:
-        gtrids = {*finished, *last_resources, *pointers, *decisions, *aborted}
+        named = {split_gtrid(each)[:2] for each in chain(finished, last_resources, pointers, decisions, aborted)}
         if log.every_node:
-            datasources.add_nodes({split_gtrid(gtrid).node for gtrid in gtrids})
-        recorded = {split_gtrid(gtrid).incarnation for gtrid in gtrids.union(*rows.values())}
+            datasources.add_nodes({node for node, _ in named})
+        named.update(split_gtrid(each)[:2] for each in chain.from_iterable(rows.values()))
     except ValueError as error:
         raise LogError(
             f"the log is damaged, or a later txpool has written it: {described(error)}. Nothing was done"
         ) from error
+    recorded = {incarnation for _, incarnation in named}
     incarnations |= _expired(log, recorded - incarnations.keys())
     fenced = frozenset(name for name, state in incarnations.items() if state is IncarnationState.FENCED)
     if fences is not None:
@@ -99,7 +106,7 @@ def take_snapshot(
     def is_ours(branch: ListedBranch) -> bool:
         return branch.named.node not in datasources.nodes or owners.is_ours(branch)
 
-    foreign = {branch.named.incarnation for branch in others if branch.datasource in listings and not is_ours(branch)}
+    foreign = {incarnation for name, node, incarnation in others if name in listings and node in datasources.nodes}
     without_identity = {name for name, listing in listings.items() if not listing.identity}
     return Snapshot(
         nodes=datasources.nodes,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Any
 
 from recovery.scan import saved
 from recovery.scan.datasources.datasources import ListedBranch, RecoveryDatasources
 from recovery.scan.phase_two import AskedBranch, BranchEnds, wait_for
 from recovery.scan.report import Ended, LeftAlone, ScanRecorder
 from recovery.scan.snapshot import OTHER_DATABASE, Snapshot
+from recovery.scan.windows import Window, windows
 from txpool import failpoints, tracing
 from txpool.config.secrets import describe_error
 from txpool.log.base import DecisionLog, Heuristic, SideRecord
@@ -30,12 +32,21 @@ def _explanation(manager: BranchRecovery, record: BranchRecord) -> str:
 
 
 class RecoveryPass:
-    """What the modules of one pass share: the snapshot, the log, the datasources, and the recorder of what is done."""
+    """What the modules of one pass share: the snapshot, the log, the datasources, and the recorder of what is done.
+
+    The modules run for one window of the snapshot after the other, of which `window` is the current one.
+    """
 
     def __init__(
         self, snapshot: Snapshot, log: DecisionLog, datasources: RecoveryDatasources, recorder: ScanRecorder
     ) -> None:
-        self.snapshot = snapshot
+        #: All that the pass has read.
+        self.whole = snapshot
+        self.window = Window(snapshot)
+        #: Whether no window follows.
+        self.is_last = True
+        #: By module: what it keeps from one window to the next.
+        self.kept: dict[object, Any] = {}
         self.log = log
         self.datasources = datasources
         self.recorder = recorder
@@ -50,6 +61,29 @@ class RecoveryPass:
         #: What `settle` writes.
         self._unwritten: list[Heuristic] = []
         self._unsaved: dict[str, dict[str, str]] = {}
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the pass has read of the transactions of the current window."""
+        return self.window.snapshot
+
+    def each_window(self) -> Iterator[None]:
+        """Go through the windows of the snapshot."""
+        following: Window | None = None
+        for window in windows(self.whole):
+            if following is None and window.snapshot is not self.whole:
+                self.expect(self.whole.decided_branches())
+            if following is not None:
+                self.window, self.is_last = following, False
+                yield
+            following = window
+        if following is not None:
+            self.window, self.is_last = following, True
+            yield
+
+    def expect(self, count: int) -> None:
+        """Count so many branches among those that are to end, before they are begun."""
+        self._ends.expect(count)
 
     def close(self) -> None:
         """Close the connections of the pass. A branch without an answer is left to the next one."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
+from operator import itemgetter
 from typing import Any
 
 from txpool.log.base import Heuristic
+from txpool.packed import Packer, Plain
 from txpool.xid import parse
 
 logger = logging.getLogger("txpool.recovery")
@@ -21,6 +24,19 @@ class Ended:
     gid: str
     datasource: str
     why: str
+
+    @property
+    def gtrid(self) -> str:
+        """The transaction's."""
+        return ":".join(self.gid.split(":", 4)[:4])
+
+
+def _pack_ended(ended: Ended) -> Plain:
+    return ended.gtrid, ended.gid, ended.datasource, ended.why
+
+
+def _unpack_ended(plain: Plain) -> Ended:
+    return Ended(*plain[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,19 @@ class LeftAlone:
     error: str = ""
     #: True if recovery's user lacks the right to end it.
     lacks_right: bool = False
+
+
+def _packer_of_left() -> Packer[LeftAlone]:
+    return Packer(_pack_left, _unpack_left)
+
+
+def _pack_left(left: LeftAlone) -> Plain:
+    where = left.gtrid, left.gid, left.datasource
+    return *where, left.reason, left.alarm, str(left.error), left.lacks_right
+
+
+def _unpack_left(plain: Plain) -> LeftAlone:
+    return LeftAlone(*plain)
 
 
 class AlarmKind(Enum):
@@ -70,18 +99,20 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class ScanReport:
-    """What one scan has done. Immutable."""
+    """What one scan has done. Immutable. Its sequences are tuples; of very many, they are packed by gtrids
+    (`txpool.packed`).
+    """
 
-    committed: tuple[Ended, ...] = ()
-    rolled_back: tuple[Ended, ...] = ()
+    committed: Sequence[Ended] = ()
+    rolled_back: Sequence[Ended] = ()
     #: The branches and transactions that the last pass has left alone.
-    left_alone: tuple[LeftAlone, ...] = ()
+    left_alone: Sequence[LeftAlone] = ()
     #: The datasources that did not answer the last pass, with their errors.
     unreachable: dict[str, str] = field(default_factory=dict)
     #: The heuristic outcomes that this scan has found.
     heuristics: tuple[Heuristic, ...] = ()
     #: The gtrids whose records were deleted: decisions, rows, tombstones, finished marks, abort records.
-    forgotten: tuple[str, ...] = ()
+    forgotten: Sequence[str] = ()
     #: The errors by the step that failed. The other steps went on.
     errors: dict[str, str] = field(default_factory=dict)
     #: The entries that have expired, as kind and name.
@@ -92,13 +123,22 @@ class ScanReport:
     alarms: tuple[Alarm, ...] = ()
 
     @property
-    def pending(self) -> tuple[LeftAlone, ...]:
+    def pending(self) -> Sequence[LeftAlone]:
         """What was left alone and will not end without a person's help."""
-        return tuple(left for left in self.left_alone if left.alarm)
+        found = _packer_of_left()
+        found.extend(left for left in self.left_alone if left.alarm)
+        return found.packed()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return asdict(self)
+        plain = replace(
+            self,
+            committed=tuple(self.committed),
+            rolled_back=tuple(self.rolled_back),
+            left_alone=tuple(self.left_alone),
+            forgotten=tuple(self.forgotten),
+        )
+        return asdict(plain)
 
     def __str__(self) -> str:
         counts = {
@@ -120,14 +160,16 @@ class RepeatFilter:
     """Logs a warning only if the previous scan has not logged it too. Used by one scan at a time."""
 
     def __init__(self) -> None:
-        self._before: set[str] = set()
-        self._now: set[str] = set()
+        #: The hashes of texts: there may be very many.
+        self._before: set[int] = set()
+        self._now: set[int] = set()
 
     def warn(self, text: str) -> None:
         """Log the text, unless this scan or the previous one has logged it already."""
-        if text not in self._before and text not in self._now:
+        known = hash(text)
+        if known not in self._before and known not in self._now:
             logger.warning("%s", text)
-        self._now.add(text)
+        self._now.add(known)
 
     def end_scan(self) -> None:
         """End a scan: a warning that it did not repeat will be logged again."""
@@ -146,31 +188,39 @@ class ScanRecorder:
 
     def __init__(self, repeats: RepeatFilter) -> None:
         self._repeats = repeats
-        self.committed: list[Ended] = []
-        self.rolled_back: list[Ended] = []
-        self.left_alone: dict[tuple[str, str, str], LeftAlone] = {}
+        self.committed = Packer(_pack_ended, _unpack_ended)
+        self.rolled_back = Packer(_pack_ended, _unpack_ended)
+        self._left_alone = _packer_of_left()
+        #: Those of the current window.
+        self._left_now: dict[tuple[str, str, str], LeftAlone] = {}
         self.unreachable: dict[str, str] = {}
         self.heuristics: list[Heuristic] = []
-        self.forgotten: list[str] = []
+        self.forgotten = Packer[str](lambda gtrid: (gtrid,), itemgetter(0))
         self.errors: dict[str, str] = {}
         self.expired: list[str] = []
         self.suspended = ""
 
     def begin_pass(self) -> None:
         """Drop what the previous pass has left alone or could not reach: the last pass counts."""
-        self.left_alone.clear()
+        self._left_alone = _packer_of_left()
+        self._left_now.clear()
         self.unreachable.clear()
 
+    def end_window(self) -> None:
+        """Nothing more is recorded of the transactions that were left alone so far."""
+        self._left_alone.extend(self._left_now.values())
+        self._left_now.clear()
+
     def record_commit(self, ended: Ended) -> None:
-        self.committed.append(ended)
+        self.committed.add(ended)
         _log("committed", ended)
 
     def record_rollback(self, ended: Ended) -> None:
-        self.rolled_back.append(ended)
+        self.rolled_back.add(ended)
         _log("rolled back", ended)
 
     def record_left_alone(self, left: LeftAlone) -> None:
-        self.left_alone[left.gtrid, left.gid, left.datasource] = left
+        self._left_now[left.gtrid, left.gid, left.datasource] = left
         if left.alarm:
             where = f" in {left.datasource}" if left.datasource else ""
             self._repeats.warn(f"left {left.gid or left.gtrid}{where} alone: {left.reason}")
@@ -206,13 +256,14 @@ class ScanRecorder:
         self._repeats.warn(f"{step} failed, and the other steps go on: {text}")
 
     def report(self) -> ScanReport:
+        self.end_window()
         return ScanReport(
-            tuple(self.committed),
-            tuple(self.rolled_back),
-            tuple(self.left_alone.values()),
+            self.committed.packed(),
+            self.rolled_back.packed(),
+            self._left_alone.packed(),
             dict(self.unreachable),
             tuple(self.heuristics),
-            tuple(self.forgotten),
+            self.forgotten.packed(),
             dict(self.errors),
             tuple(self.expired),
             self.suspended,

@@ -256,6 +256,11 @@ class Snapshot:
         """Whether the coordinator will do nothing more with a transaction, so that recovery may end it."""
         return self.coordinator_state(gtrid) in _LEFT_TO_RECOVERY
 
+    def decided_branches(self) -> int:
+        """About how many branches a pass commits since the log has decided them. It promises nothing."""
+        left = (each for each in self.decisions.values() if self._state(each.gtrid) in _LEFT_TO_RECOVERY)
+        return sum(self.datasource_of(record) is not None for each in left for record in each.branches)
+
     def timeout(self, gtrid: str) -> float:
         """The largest timeout that any transaction of its process has had, in seconds; `inf` if that is not known."""
         return self.timeouts.get(split_gtrid(gtrid).incarnation, inf)

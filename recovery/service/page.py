@@ -52,8 +52,7 @@ def state_line(standing: Standing) -> StateLine:
         return StateLine("bad", "The last scan failed")
     if overview is None:
         return StateLine("", "The first scan is under way")
-    heuristic = sum(bool(each.heuristics) for each in overview.in_doubt)
-    waiting = sum(each.attention and each.unresolved for each in overview.in_doubt)
+    heuristic, waiting = overview.tally.heuristic, overview.tally.waiting
     found = (
         (heuristic, "bad", f"{_count(heuristic, 'transaction')} ended otherwise than decided"),
         (overview.report.alarms, "bad", _count(len(overview.report.alarms), "alarm")),
@@ -129,18 +128,21 @@ def _suspended(overview: Overview) -> str:
 
 
 def _tiles(overview: Overview) -> str:
-    ours = [each for each in overview.in_doubt if each.unresolved and each.attention]
-    of_others = sum(each.unresolved and not each.attention for each in overview.in_doubt)
-    oldest = max((each.age for each in overview.in_doubt if each.unresolved and each.age is not None), default=None)
+    tally = overview.tally
+    heuristic, oldest = tally.heuristic, tally.oldest
     asked = [each for each in overview.datasources if each.answered is not None]
     unanswered = [each.name for each in asked if not each.answered]
     prepared = sum(each.prepared for each in asked)
     alarms = overview.report.alarms
     kinds = {alarm.kind for alarm in alarms}
-    heuristic = sum(bool(each.heuristics) for each in overview.in_doubt)
     tiles = [
         ("Heuristic", heuristic, "ended otherwise than decided" if heuristic else "none", "bad" if heuristic else ""),
-        ("In doubt", len(ours), f"and {of_others} in living processes" if of_others else "transactions", ""),
+        (
+            "In doubt",
+            tally.waiting,
+            f"and {tally.of_others} in living processes" if tally.of_others else "transactions",
+            "",
+        ),
         ("Prepared", prepared, f"oldest {age(oldest)}" if oldest is not None else "branches that hold locks", ""),
         (
             "Datasources",
@@ -237,13 +239,16 @@ def _outbox(status: OutboxStatus) -> tuple[str, ...]:
 
 def _last_scan_done(overview: Overview) -> str:
     report = overview.report
-    rows = [("committed", f"<code>{escape(e.gid)}</code>", e.datasource, e.why) for e in report.committed]
-    rows += [("rolled back", f"<code>{escape(e.gid)}</code>", e.datasource, e.why) for e in report.rolled_back]
+    ended = (("committed", report.committed), ("rolled back", report.rolled_back))
+    rows = [
+        (what, f"<code>{escape(e.gid)}</code>", e.datasource, e.why) for what, es in ended for e in es[:_MOST_SHOWN]
+    ]
     rows += [("failed", escape(step), "", reason) for step, reason in report.errors.items()]
     shown = [(what, branch, escape(where), escape(why)) for what, branch, where, why in rows[:_MOST_SHOWN]]
     if not shown:
         return ""
-    more = _more(len(rows), "in the daemon's log")
+    count = len(report.committed) + len(report.rolled_back) + len(report.errors)
+    more = _more(count, "in the daemon's log")
     return _table("What the last scan has done", ("", "branch", "datasource", "why"), shown) + more
 
 

@@ -232,8 +232,10 @@ class StatusServer:
 
 
 def _list_response(overview: Overview | None) -> Response:
-    if overview is not None and sum(1 + len(each.branches) for each in overview.in_doubt) > _MOST_LISTED:
-        count = len(overview.in_doubt)
+    count = 0 if overview is None else len(overview.in_doubt)
+    if overview is not None and (
+        count > _MOST_LISTED or sum(1 + len(each.branches) for each in overview.in_doubt) > _MOST_LISTED
+    ):
         text = f"{count} transactions in doubt are too many here: use ?from=0&limit=1000, or txpool-recovery list\n"
         return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
     found = {"at": None, "in_doubt": []} if overview is None else overview.as_dict()

@@ -27,7 +27,7 @@ class ConfiguredDatasources:
         self.all: tuple[RecoverableDatasource, ...] = ()
         #: The names of those that were removed, and not added again.
         self._removed: set[str] = set()
-        found = by_name([*given, *map(_settings, paths)]).values()
+        found = by_name([*given, *map(DataSourceSettings.load_without_idle, paths)]).values()
         # Those that were given are named last.
         for each in sorted(found, key=lambda one: not isinstance(one, DataSourceSettings)):
             self.all += (self._recoverable(each),)
@@ -38,7 +38,7 @@ class ConfiguredDatasources:
 
     def add(self, added: RecoverableDatasource | str | Path) -> None:
         """See `RecoveryManager.add_datasource`."""
-        new = _settings(added) if isinstance(added, str | Path) else added
+        new = DataSourceSettings.load_without_idle(added) if isinstance(added, str | Path) else added
         with self._lock:
             by_name([new, *self.all])  # raises if another one has its name
             replaced = [each for each in self.all if each.name == new.name]
@@ -81,8 +81,3 @@ class ConfiguredDatasources:
             self._opened = [each for each in self._opened if id(each) not in ids]
         for each in closed:
             each.close()
-
-
-def _settings(path: str | Path) -> DataSourceSettings:
-    # Recovery opens a connection for each question, so the pool keeps none open.
-    return DataSourceSettings.load(path, pool_min_size=0)

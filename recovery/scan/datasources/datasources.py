@@ -19,6 +19,7 @@ from recovery.scan.datasources.asking import (
 from txpool.config.secrets import describe_error
 from txpool.errors import ConfigurationError
 from txpool.log.locations import LocationNote
+from txpool.packed import Packer, Plain, between
 from txpool.resources.base import BranchRecord, Role
 from txpool.resources.recovery_access import (
     BranchRecovery,
@@ -28,6 +29,7 @@ from txpool.resources.recovery_access import (
     StagingTable,
     XidsTable,
     connected,
+    each_prepared,
 )
 from txpool.xid import Gtrid, Xid, split_gtrid, tag_of
 
@@ -106,9 +108,15 @@ class Listing:
     """A datasource's answer: the identity of its database, and the branches prepared in it."""
 
     identity: str
-    branches: tuple[ListedBranch, ...]
+    #: Very many are packed (`txpool.packed`), by their gtrids.
+    branches: Sequence[ListedBranch]
     #: The branches prepared in other databases of its server: see `identity` and `database` of each.
-    elsewhere: tuple[ListedBranch, ...] = ()
+    elsewhere: Sequence[ListedBranch] = ()
+
+    def between(self, after: str | None, last: str | None) -> Listing:
+        """The branches of the transactions that follow `after`, up to `last`; None has no end on that side."""
+        parts = (tuple(between(each, after, last, _gtrid_of)) for each in (self.branches, self.elsewhere))
+        return Listing(self.identity, *parts)
 
 
 class RecoveryDatasources:
@@ -234,10 +242,11 @@ class RecoveryDatasources:
     def _ask(self, name: str) -> Listing:
         with connected(self.managers[name]) as manager:
             identity = manager.identity()
-            prepared = manager.recover()
-        here = (_listed_branch(branch, name, identity) for branch in prepared if not branch.elsewhere)
-        elsewhere = (_listed_branch(branch, name, branch.elsewhere) for branch in prepared if branch.elsewhere)
-        return Listing(identity, tuple(here), tuple(elsewhere))
+            here, elsewhere = _packer(), _packer()
+            for branch in each_prepared(manager):
+                found = _listed_branch(branch, name, branch.elsewhere or identity)
+                (elsewhere if branch.elsewhere else here).add(found)
+        return Listing(identity, here.packed(), elsewhere.packed())
 
     def _search(self, note: LocationNote) -> Callable[[], tuple[RecoverableDatasource, str]]:
         """Start to look for the datasource that leads to a noted database. What waits raises if there is none."""
@@ -313,8 +322,29 @@ def _suitability(branch: ListedBranch) -> tuple[bool, bool]:
 
 
 def _without(listing: Listing, xids: Collection[Xid]) -> Listing:
-    return replace(listing, branches=tuple(each for each in listing.branches if each.xid not in xids))
+    if not xids:
+        return listing
+    left = _packer()
+    left.extend(each for each in listing.branches if each.xid not in xids)
+    return replace(listing, branches=left.packed())
 
 
 def _listed_branch(branch: PreparedBranch, datasource: str, identity: str) -> ListedBranch:
     return ListedBranch(branch.xid, datasource, identity, branch.age, branch.owner, branch.roles, branch.database)
+
+
+def _gtrid_of(branch: ListedBranch) -> str:
+    return branch.xid.gtrid
+
+
+def _packer() -> Packer[ListedBranch]:
+    return Packer(_pack, _unpack)
+
+
+def _pack(branch: ListedBranch) -> Plain:
+    return *branch.xid, branch.datasource, branch.identity, branch.age, branch.owner, branch.roles, branch.database
+
+
+def _unpack(plain: Plain) -> ListedBranch:
+    gtrid, bqual, *rest = plain
+    return ListedBranch(Xid(gtrid, bqual), *rest)

@@ -92,7 +92,7 @@ class DiscoveredDatasources:
             known = self._files.get(path)
             if known is not None and known[0] == version:
                 return known[1]
-            datasource = open_settings(DataSourceSettings.load(path, pool_min_size=0))
+            datasource = open_settings(DataSourceSettings.load_without_idle(path))
             self._files[path] = version, datasource
         if known is not None:
             known[1].close()

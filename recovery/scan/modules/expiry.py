@@ -105,8 +105,13 @@ class Expiry:
         """Expire the entries that the scanners choose. Nothing expires if a datasource has not answered this pass."""
         if self._interval is None or this_pass.snapshot.unanswered or time.monotonic() < self._not_before:
             return
+        found = this_pass.kept.setdefault(self, Expirable())
+        found.look_at(this_pass.snapshot)
+        if not this_pass.is_last:
+            return
         now = time.time()
-        unused_since = _unused_since(this_pass.log, _unregistered(this_pass.log, expirable(this_pass.snapshot)), now)
+        entries = found.entries(this_pass.snapshot)
+        unused_since = _unused_since(this_pass.log, _unregistered(this_pass.log, entries), now)
         chosen = [
             entry
             for entry, first in unused_since.items()
@@ -117,28 +122,39 @@ class Expiry:
             this_pass.recorder.record_expired([str(entry) for entry in chosen])
 
 
-def expirable(snapshot: Snapshot) -> list[Entry]:
-    """All entries that may expire."""
-    in_doubt = {*snapshot.decisions, *snapshot.pointers, *snapshot.last_resources}.union(*snapshot.rows.values())
-    in_doubt.update(filter(snapshot.is_listed, snapshot.gtrids))
-    named = {split_gtrid(gtrid).incarnation for gtrid in snapshot.gtrids}
-    found = [
-        Entry(Kind.INCARNATION, name)
-        for name, state in snapshot.incarnations.items()
-        if state is IncarnationState.FENCED and name not in named
-    ]
-    heuristic = dict.fromkeys(each.gtrid for each in snapshot.heuristics)
-    found += [
-        Entry(Kind.HEURISTIC, gtrid)
-        for gtrid in heuristic
-        if gtrid not in in_doubt and snapshot.coordinator_state(gtrid) is not CoordinatorState.OTHER_NODE
-    ]
-    found += [
-        Entry(Kind.ASSUMED_COMPLETE, gtrid)
-        for gtrid in sorted(snapshot.aborted - in_doubt - snapshot.finished)
-        if snapshot.coordinator_state(gtrid) is CoordinatorState.UNKNOWN
-    ]
-    return found
+class Expirable:
+    """All entries that may expire, as the windows of a pass show them one after the other."""
+
+    def __init__(self) -> None:
+        #: The incarnations of transactions.
+        self._named: set[str] = set()
+        self._heuristic: list[Entry] = []
+        self._complete: list[Entry] = []
+
+    def look_at(self, snapshot: Snapshot) -> None:
+        """Find those of the transactions of one window."""
+        in_doubt = {*snapshot.decisions, *snapshot.pointers, *snapshot.last_resources}.union(*snapshot.rows.values())
+        in_doubt.update(filter(snapshot.is_listed, snapshot.gtrids))
+        self._named.update(split_gtrid(gtrid).incarnation for gtrid in snapshot.gtrids)
+        self._heuristic += [
+            Entry(Kind.HEURISTIC, gtrid)
+            for gtrid in dict.fromkeys(each.gtrid for each in snapshot.heuristics)
+            if gtrid not in in_doubt and snapshot.coordinator_state(gtrid) is not CoordinatorState.OTHER_NODE
+        ]
+        self._complete += [
+            Entry(Kind.ASSUMED_COMPLETE, gtrid)
+            for gtrid in sorted(snapshot.aborted - in_doubt - snapshot.finished)
+            if snapshot.coordinator_state(gtrid) is CoordinatorState.UNKNOWN
+        ]
+
+    def entries(self, snapshot: Snapshot) -> list[Entry]:
+        """Those of all windows, and the incarnations that no transaction names."""
+        incarnations = [
+            Entry(Kind.INCARNATION, name)
+            for name, state in snapshot.incarnations.items()
+            if state is IncarnationState.FENCED and name not in self._named
+        ]
+        return [*incarnations, *self._heuristic, *self._complete]
 
 
 def expired(log: DecisionLog) -> list[Expired]:
@@ -197,7 +213,7 @@ def _expire(this_pass: RecoveryPass, chosen: Iterable[Entry], now: float) -> Non
         log.put_record(SideRecord(_EXPIRED_KIND, gtrid, json.dumps([Kind.ASSUMED_COMPLETE.value, gtrid]), now))
     if names[Kind.ASSUMED_COMPLETE]:
         log.purge(names[Kind.ASSUMED_COMPLETE])
-    for heuristic in this_pass.snapshot.heuristics:
+    for heuristic in this_pass.whole.heuristics:
         if heuristic.gtrid in names[Kind.HEURISTIC]:
             text = json.dumps([Kind.HEURISTIC.value, heuristic.gtrid, astuple(heuristic)])
             log.put_record(SideRecord(_EXPIRED_KIND, f"{heuristic.gtrid} {heuristic.bqual}", text, now))

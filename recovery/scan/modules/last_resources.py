@@ -32,5 +32,7 @@ def tell_of_noted(this_pass: RecoveryPass) -> list[str]:
     later, unanswered = this_pass.datasources.listings()
     if unanswered:
         return []
-    listed = {branch.xid.gtrid for listing in later.values() for branch in listing.branches if snapshot.is_ours(branch)}
+    asked = frozenset(fenced)
+    branches = (branch for listing in later.values() for branch in listing.branches if branch.xid.gtrid in asked)
+    listed = {branch.xid.gtrid for branch in branches if snapshot.is_ours(branch)}
     return [gtrid for gtrid in fenced if gtrid not in listed]

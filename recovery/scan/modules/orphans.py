@@ -34,7 +34,10 @@ class Ballot:
 
 
 class OrphanFilter(Protocol):
-    """Votes on one listed branch; None abstains. It must not do any I/O: the snapshot has all that a vote may use."""
+    """Votes on one listed branch; None abstains. It must not do any I/O: the snapshot has all that a vote may use.
+
+    It has all of the branch's own transaction. If there are very many transactions, it has only some others.
+    """
 
     def vote(self, snapshot: Snapshot, xid: Xid, /) -> Ballot | None: ...
 

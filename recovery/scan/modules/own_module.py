@@ -32,7 +32,8 @@ class OwnModule:
         self._module: RecoveryModule | None = None
 
     def run(self, this_pass: RecoveryPass) -> None:
-        this_pass.datasources.asking.start(f"module {self.name}", partial(self._run, this_pass.snapshot))()
+        if this_pass.is_last:  # it is shown all at once
+            this_pass.datasources.asking.start(f"module {self.name}", partial(self._run, this_pass.whole))()
 
     def _run(self, snapshot: Snapshot) -> None:
         try:

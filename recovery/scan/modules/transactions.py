@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from recovery.scan.datasources.datasources import ListedBranch
@@ -20,6 +21,7 @@ from recovery.scan.snapshot import CoordinatorState, Snapshot, same_identity
 from txpool import failpoints
 from txpool.config.secrets import describe_error
 from txpool.errors import ConfigurationError, OperationalError, described
+from txpool.packed import Packer
 from txpool.resources.recovery_access import MarkedRow
 from txpool.xid import Xid
 
@@ -40,8 +42,9 @@ class MarkedModule:
     name = "marked"
 
     def run(self, this_pass: RecoveryPass) -> None:
-        resolved = run_steps(this_pass, self.name, this_pass.snapshot.gtrids, self._start)
-        if resolved:
+        resolved: dict[str, ResolvedMark] = this_pass.kept.setdefault(self, {})
+        resolved |= run_steps(this_pass, self.name, this_pass.snapshot.gtrids, self._start)
+        if resolved and this_pass.is_last:  # one later listing does for all windows
             delete_finished(this_pass, resolved.values())
 
     def _start(self, this_pass: RecoveryPass, gtrid: str) -> Callable[[], ResolvedMark] | None:
@@ -104,14 +107,16 @@ def finish_branches(this_pass: RecoveryPass, datasource: str, row: MarkedRow) ->
 def delete_finished(this_pass: RecoveryPass, resolved: Iterable[ResolvedMark]) -> None:
     """Delete the rows whose branches have all answered, and are absent from a listing taken after the answers."""
     this_pass.settle()
+    snapshot, resolved = this_pass.whole, list(resolved)
     later, unanswered = this_pass.datasources.listings()
-    listed: dict[str, list[ListedBranch]] = {}
+    listed: dict[str, list[ListedBranch]] = {each.row.gtrid: [] for each in resolved}
     for branch in (branch for listing in later.values() for branch in listing.branches):
-        listed.setdefault(branch.xid.gtrid, []).append(branch)
+        if branch.xid.gtrid in listed:
+            listed[branch.xid.gtrid].append(branch)
     ended = [
         each
         for each in resolved
-        if each.answered and _has_ended(this_pass.snapshot, each.row, listed, later.keys(), not unanswered)
+        if each.answered and _has_ended(snapshot, each.row, listed, later.keys(), not unanswered)
     ]
     if not ended:
         return
@@ -123,9 +128,9 @@ def delete_finished(this_pass: RecoveryPass, resolved: Iterable[ResolvedMark]) -
             table.delete(keys)
             this_pass.recorder.record_forgotten(keys)
     # The pointer is deleted after its row: without the pointer, the log would seem to decide the transaction.
-    snapshot = this_pass.snapshot
     fenced = {each.row.gtrid for each in ended if snapshot.coordinator_state(each.row.gtrid) is CoordinatorState.FENCED}
-    recorded = fenced.intersection({*snapshot.pointers, *snapshot.finished, *snapshot.aborted})
+    kept = snapshot.pointers, snapshot.finished, snapshot.aborted
+    recorded = {gtrid for gtrid in fenced if any(gtrid in each for each in kept)}
     if recorded:
         this_pass.log.purge(recorded)
 
@@ -194,20 +199,24 @@ class OrphanModule:
 
     def __init__(self, filters: Iterable[OrphanFilter], candidates: Iterable[Xid] = ()) -> None:
         self._filters = tuple(filters)
-        #: The orphans that the previous pass has found.
-        self._candidates = set(candidates)
+        #: The orphans that the previous pass has found, or this one has found so far.
+        self._candidates = _packer(candidates)
 
     @property
     def has_candidates(self) -> bool:
         """Whether the last pass has found an orphan that a second pass may roll back."""
-        return bool(self._candidates)
+        return len(self._candidates) > 0
 
     def add_candidates(self, xids: Iterable[Xid]) -> None:
         """Let these count as orphans that the last pass has found: the next one may roll them back."""
-        self._candidates.update(xids)
+        self._candidates.extend(xids)
 
     def run(self, this_pass: RecoveryPass) -> None:
-        before, self._candidates = self._candidates, set()
+        if self not in this_pass.kept:
+            this_pass.kept[self], self._candidates = self._candidates.packed(), _packer()
+            if not this_pass.is_last:
+                this_pass.expect(len(this_pass.kept[self]))
+        before = set(this_pass.window.part_of(this_pass.kept[self], attrgetter("gtrid")))
         listed = filter(this_pass.snapshot.is_listed, this_pass.snapshot.gtrids)
         run_steps(this_pass, self.name, listed, partial(self._start, before))
         self._sweep(this_pass)
@@ -249,6 +258,12 @@ class OrphanModule:
         if needless:
             this_pass.log.purge(needless)
             this_pass.recorder.record_forgotten(needless)
+
+
+def _packer(xids: Iterable[Xid] = ()) -> Packer[Xid]:
+    packer = Packer[Xid](tuple, lambda plain: Xid(*plain))
+    packer.extend(xids)
+    return packer
 
 
 def _is_decided_elsewhere(snapshot: Snapshot, gtrid: str) -> bool:

@@ -67,7 +67,7 @@ def test_it_overrides_no_decision_and_holds_nothing_up(site: Site, point: str, d
     assert (branch["gid"], branch["owner"], branch["state"]) == (forged, MALLORY, "not ours, by its owner")
     shown = site.command("show", gtrid_of(site))
     assert "mallory" in shown.stdout
-    assert "none of ours" in " ".join(shown.stdout.split())
+    assert "not known to be ours" in " ".join(shown.stdout.split())
 
 
 @pytest.mark.usefixtures("mallory")

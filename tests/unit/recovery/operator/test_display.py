@@ -8,6 +8,7 @@ import logging
 import re
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ def fits(kind: Any, data: Any) -> bool:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType:
         return any(fits(each, data) for each in inner)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         return isinstance(data, list) and all(fits(inner[0], each) for each in data)
     if origin is dict:
         return isinstance(data, dict) and all(fits(inner[1], each) for each in data.values())
@@ -86,7 +87,7 @@ def test_one_transaction_is_shown_branch_by_branch_with_all_that_was_done(monkey
 def test_a_scan_says_what_it_did_to_which_branch() -> None:
     world = world_after(logged, "decided")
     world.b.end(world.xid(world.b, 1), BranchOutcome.ROLLED_BACK)
-    text = display.format_report(world.scan())
+    text = "\n".join(display.report_texts(world.scan()))
     assert f"{world.gtrid}:0:a:L\n  committed   in a: decided in the log" in text
     assert f"{world.gtrid}\n  heuristic   1:b:L in b: decided to commit, ended rolled back" in text
     assert text.splitlines()[-1] == "1 committed, 1 forgotten, 1 heuristic"

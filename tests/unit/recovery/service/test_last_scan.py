@@ -37,7 +37,10 @@ class Raised:
 
     def said(self, *found: InDoubt, silent: Any = None, slots: Any = None) -> list[str]:
         self._caplog.clear()
-        self._alarms.update(found, snapshot_with(unanswered=silent or {}), slots or {})
+        snapshot = snapshot_with(unanswered=silent or {})
+        self._alarms.begin()
+        self._alarms.look_at(snapshot, found)
+        self._alarms.end(snapshot, slots or {})
         assert {record.levelname for record in self._caplog.records} <= {"WARNING"}
         return [record.message for record in self._caplog.records]
 

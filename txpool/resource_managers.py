@@ -42,6 +42,8 @@ FILES = "files"
 ICEBERG = "iceberg"
 #: The driver of Delta tables in a folder.
 DELTA = "delta"
+#: Those of databases.
+DATABASES = ("psycopg", "sqlite3", "pymysql", "mysqlclient", "jdbc", "duckdb")
 #: txpool's own, as in pyproject.toml. They are listed here as well, since a zip for Spark's executors has no metadata.
 BUILT_IN = {
     "psycopg": "txpool.resources.postgresql.manager:MANAGER",

@@ -14,6 +14,7 @@ import re
 import secrets
 from collections.abc import Iterable
 from functools import lru_cache
+from sys import intern
 from typing import NamedTuple
 
 PREFIX = "txp1"
@@ -177,7 +178,7 @@ def parse(joined: str) -> Xid | None:
     if match is None:
         return None
     gtrid, bqual = match.group("gtrid", "bqual")
-    return _new(Xid, (gtrid, bqual)) if len(gtrid) <= MAX_PART and len(bqual) <= MAX_PART else None
+    return _new(Xid, (gtrid, intern(bqual))) if len(gtrid) <= MAX_PART and len(bqual) <= MAX_PART else None
 
 
 def is_reserved(xid: object) -> bool:
@@ -197,7 +198,8 @@ def split_gtrid(gtrid: str) -> Gtrid:
     match = _GTRID.fullmatch(gtrid)
     if match is None:
         raise ValueError(f"{gtrid!r} is not a gtrid of txpool")
-    return Gtrid(*match.groups())
+    node, incarnation, number = match.groups()
+    return Gtrid(intern(node), intern(incarnation), number)  # recovery keeps very many
 
 
 def is_gtrid(text: str) -> bool:

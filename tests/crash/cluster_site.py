@@ -201,10 +201,11 @@ class Site:
     def _judge(self) -> None:
         """What no part of txpool finds each load whole or nowhere, by the last row of each partition."""
         query = f"select id, load from {TABLE} where id % {ROWS} = {ROWS - 1}"
-        lists: dict[str, list[int]] = {}
+        rows = range(ROWS - 1, self.partitions * ROWS, ROWS)
+        lists = {f"row {row} in {name}": list[int]() for name in self.databases for row in rows}
         for name, connection in self.databases.items():
             for row, load in connection.execute(query).fetchall():
-                lists.setdefault(f"row {row} in {name}", []).append(load)
+                lists[f"row {row} in {name}"].append(load)
         told = {str(load): "committed" if load in self.committed else "nothing" for load in self.loads}
         require_atomic(told, lists)
 

@@ -27,8 +27,13 @@ from kafka.admin import (
 from kafka.errors import AuthorizationError
 
 from tests.support.kafka.broker import Broker, find_classpath
+from tests.support.waiting import until
+from txpool.config.settings import DataSourceSettings
+from txpool.findings.finding import Severity
 from txpool.resources.base import BranchOutcome, BranchRecord
 from txpool.resources.kafka.branch import end_branch, evidence_of
+from txpool.resources.kafka.check import findings
+from txpool.resources.kafka.manager import MANAGER
 from txpool.resources.kafka.records import Record
 from txpool.resources.kafka.requests import KafkaRequests
 from txpool.xid import make_gtrid, make_xid
@@ -84,9 +89,10 @@ def _login(user: str, password: str) -> dict[str, str]:
 
 
 def _allow(admin: KafkaAdminClient) -> None:
-    topic = ResourcePattern(ResourceType.TOPIC, "out")
+    topic, unread = (ResourcePattern(ResourceType.TOPIC, name) for name in ("out", "unread"))
     ids = ResourcePattern(ResourceType.TRANSACTIONAL_ID, "txp1:", ACLResourcePatternType.PREFIXED)
     rights = [(topic, ACLOperation.WRITE), (topic, ACLOperation.READ), (ids, ACLOperation.WRITE)]
+    rights.append((unread, ACLOperation.WRITE))
     admin.create_acls([ACL("User:app", "*", right, ACLPermissionType.ALLOW, of) for of, right in rights])
 
 
@@ -100,8 +106,9 @@ def test_the_broker_says_that_the_right_to_write_markers_is_missing(tmp_path: Pa
     try:
         broker.start()
         with closing(KafkaAdminClient(bootstrap_servers=broker.address, **_login("admin", "root"))) as admin:
-            admin.create_topics([NewTopic("out", 1, 1)])
+            admin.create_topics([NewTopic(name, 1, 1) for name in ("out", "unread")])
             _allow(admin)
+            _check_says_what_is_missing(tmp_path, broker, admin)
         with closing(KafkaRequests(broker.address, _login("app", "app"))) as requests:
             producer = requests.begin(name.joined, 600, deadline)
             requests.send(producer, [Record("out", 0, None, b"one", ())], deadline)
@@ -114,6 +121,27 @@ def test_the_broker_says_that_the_right_to_write_markers_is_missing(tmp_path: Pa
             assert outcome is BranchOutcome.UNKNOWN
     finally:
         broker.close()
+
+
+def _check_says_what_is_missing(folder: Path, broker: Broker, admin: KafkaAdminClient) -> None:
+    file = folder / "out.properties"
+    login = "user = app\npassword = app\n"
+    file.write_text(f"driver = kafka\nurl = {broker.url}\ntopic = out\n{login}")
+    file.chmod(0o600)
+    settings = DataSourceSettings.load(file)
+
+    def said(*topics: str) -> list[str]:
+        with closing(KafkaRequests(broker.address, _login("app", "app"))) as requests:
+            found = findings(settings, requests, MANAGER.branch_recovery(settings), topics, timeout=None)
+            return [each.found for each in found if each.severity is Severity.WRONG]
+
+    (missing,) = said("out")
+    assert "DescribeConfigs on the cluster" in missing
+    cluster = ResourcePattern(ResourceType.CLUSTER, "kafka-cluster")
+    admin.create_acls([ACL("User:app", "*", ACLOperation.DESCRIBE_CONFIGS, ACLPermissionType.ALLOW, cluster)])
+    until(lambda: not said("out"))
+    (missing,) = said("out", "unread")
+    assert "may not read topic unread" in missing
 
 
 def _forgotten(broker: Broker, number: int) -> bool:

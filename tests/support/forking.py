@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 
 
-def in_child(work: Callable[[], None]) -> None:
+def in_child(work: Callable[[], object]) -> None:
     """Run it in a forked child; what it raises there fails the test."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():

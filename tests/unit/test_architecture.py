@@ -89,7 +89,7 @@ FLOORS = (
     ("txpool.config",),
     ("txpool.resource_managers",),
     ("txpool.sql",),
-    ("txpool.deprecation", "txpool.failpoints", "txpool.errors", "txpool.process", "txpool.xid"),
+    ("txpool.deprecation", "txpool.failpoints", "txpool.errors", "txpool.packed", "txpool.process", "txpool.xid"),
     ("txpool.locks", "txpool.loops"),
 )
 #: Folders that are one room with those in them: a log's stores, the kit's cases.

@@ -16,7 +16,7 @@ import pytest
 import txpool
 from tests.support.repository import ROOT
 from tests.support.waiting import SECONDS, until
-from txpool.locks import Lock, RLock
+from txpool.locks import DeadlineLock, Lock, RLock
 
 
 def take(lock: Any) -> None:
@@ -33,9 +33,37 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("make", [Lock, RLock])
+@pytest.mark.parametrize("make", [Lock, RLock, lambda: DeadlineLock(lambda waited: SECONDS)])
 def test_an_interrupt_as_it_is_taken(make: Callable[[], Any]) -> None:
     interrupted(make())
+
+
+def test_one_that_is_not_had_within_its_time() -> None:
+    def left(waited: bool) -> float:
+        asked.append(waited)
+        if waited:
+            raise ZeroDivisionError
+        return 0
+
+    asked = list[bool]()
+    lock, held, over = DeadlineLock(left), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            over.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    with pytest.raises(ZeroDivisionError):
+        take(lock)
+    assert asked == [False, True]
+    over.set()
+    holder.join()
+    with lock, lock:
+        assert not is_free(lock)
+    assert is_free(lock)
 
 
 def interrupted(lock: Any) -> None:

@@ -20,6 +20,7 @@ WHAT_IT_BECAME = {
     "txpool/aio/threads.py": "for which call a thread works: it owns what the call owns",
     "txpool/dbapi/enlistment.py": "its lock is the transaction's new_lock(), a TaskLock in a loop; the thread that has "
     "opened it is asked only where no transaction is ambient, and tasks of its loop are refused there, too",
+    "txpool/dbapi/statements.py": "the holder, for messages: a task's is its name",
     "txpool/jobs/properties.py": "Spark's own properties of a thread: jobs are not started by tasks' calls",
     "txpool/locks.py": "the classes themselves",
     "txpool/log/sqlite/group.py": "a task waits by a signal of its call, and a thread writes for it",

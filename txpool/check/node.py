@@ -53,7 +53,7 @@ def findings(settings: CoordinatorSettings, *, step: float = _LONGEST_STEP) -> I
 def _held(path: Path, node: str, step: float) -> Iterable[tuple[str, str]]:
     """The datasource's name with each of the node's incarnations that has prepared branches or marks there."""
     try:
-        settings = DataSourceSettings.load(path, pool_min_size=0)
+        settings = DataSourceSettings.load_without_idle(path)
         with step_until(monotonic() + step), open_settings(settings) as datasource:
             gtrids: list[str] = []
             if datasource.role is Role.PREPARED:

@@ -135,8 +135,9 @@ def _table() -> dict[str, Any]:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The known word that is most like an unknown one, as the end of an error's sentence."""
-    names = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), names, n=1)
+    word, names = word.lower(), {name.lower(): name for name in known}
+    parts = [name for name in names if f".{word}".endswith(f".{name}") or name.endswith(f".{word}")]
+    close = parts if len(parts) == 1 else difflib.get_close_matches(word, parts or names, n=1)
     return f"did you mean {names[close[0]]}?" if close else f"{ALL_KNOWN} {', '.join(names.values())}"
 
 

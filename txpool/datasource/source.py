@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
@@ -47,8 +48,8 @@ class Source:
         self.names_early = self.role is Role.PREPARED and self.resource_manager.names_early
         #: The url, without a password.
         self.url = settings.url
-        #: Called when it is closed, the last first.
-        self.when_closed: list[Callable[[], object]] = []
+        #: What it calls when it is closed.
+        self.when_closed = ExitStack()
         self._kept: dict[str, Any] = {}
         #: By gtrid: phase two of the prepared branches that a transaction has adopted.
         self._phase_two: WeakValueDictionary[str, PhaseTwo] = WeakValueDictionary()
@@ -56,17 +57,21 @@ class Source:
     def close(self) -> None:
         """Nobody finds it any more."""
         registry.unregister(self)
-        while self.when_closed:
-            self.when_closed.pop()()
+        self.when_closed.close()
 
     def kept(self, name: str, make: Callable[[], T], close: Callable[[T], object] = lambda _: None) -> T:
         """What is made of it under a name: the same object each time, until it is closed, and that with it."""
+
+        def leave() -> None:
+            self._kept.pop(name, None)  # first: nobody is to find what is closed
+            close(made)
+
         found: T | None = self._kept.get(name)
         if found is None:
             made = make()
             found = self._kept.setdefault(name, made)
             if found is made:
-                self.when_closed += [lambda: self._kept.pop(name, None), lambda: close(made)]
+                self.when_closed.callback(leave)
             else:  # another thread was faster
                 close(made)
         return found

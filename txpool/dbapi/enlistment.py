@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from _thread import get_ident
+from contextlib import suppress
 from functools import partial
+from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
@@ -18,10 +20,10 @@ from txpool.dbapi.refusals import (
     of_parent_process,
 )
 from txpool.dbapi.statements import EnlistedStatements
-from txpool.errors import described
+from txpool.errors import PoolTimeout, TransactionTimeout, described
 from txpool.jobs import spark
 from txpool.jobs.properties import publish
-from txpool.loops import sleep
+from txpool.loops import in_thread
 from txpool.pool import Pooled
 from txpool.resources.deadlines import HeldByAnother
 from txpool.sql.characteristics import UNSPECIFIED
@@ -38,7 +40,6 @@ logger = logging.getLogger("txpool")
 
 NO_MODES: frozenset[str] = frozenset()
 _CANCEL_AGAIN = 1.0
-_IDLE_AGAIN = 0.1
 
 
 class Enlistment(EnlistedStatements, Part):
@@ -55,8 +56,12 @@ class Enlistment(EnlistedStatements, Part):
     uses = 1
     #: It may commit in one phase if it is alone.
     needs_decision = False
-    #: Another task holds the connection, which was closed for the end.
+    #: Another task or thread holds the connection, which was closed for the end.
     _closed_under = False
+    #: Nobody waits any longer for what executes on the connection: that is closed.
+    _given_up = False
+    #: Another holds it, and may be about to use it: so what is left of the connection is closed once it lets go.
+    _left = False
 
     __slots__ = (
         "_driver",
@@ -106,6 +111,7 @@ class Enlistment(EnlistedStatements, Part):
         #: In a pipeline, where the connection's state is not known before the pipeline's end.
         self.in_pipeline = False
         self.ended = False
+        self.doing = ""
         self._unreusable = False
         #: No local transaction was open before the statement that executes now, or comes next.
         self._fresh = True
@@ -120,7 +126,14 @@ class Enlistment(EnlistedStatements, Part):
                 return
             if spark.is_loaded():  # the transaction may have created a Spark session since
                 publish(ambient())
-            pooled, branch = datasource.resource_manager.begin(datasource, transaction, timeout)
+            until = transaction.deadlines.before_decision()
+            if until is not None:
+                timeout = min(datasource.pool.max_wait if timeout is None else timeout, max(until - monotonic(), 0))
+            try:
+                pooled, branch = datasource.resource_manager.begin(datasource, transaction, timeout)
+            except PoolTimeout:
+                transaction.require_active()  # else it is the transaction that has timed out
+                raise
             try:
                 thread, modes, savepoints = get_ident(), NO_MODES, None
                 results: OpenResults = set()
@@ -152,26 +165,44 @@ class Enlistment(EnlistedStatements, Part):
                 self.release(transaction.status, reusable=False)
                 transaction.require_active()
 
-    def settled_branch(self) -> OpenBranch | MarkedBranch:
-        """Its branch, once what another thread does on the connection has ended; nothing new can begin there."""
+    def settled_branch(self) -> OpenBranch | MarkedBranch | None:
+        """Its branch, once what another thread does on the connection has ended; nothing new can begin there.
+
+        None if that has lasted for too long: then the connection is closed, and what was done on it rolls back.
+        """
+        if self._left:  # and an interrupt may have kept a commit from the error
+            self._close_under(HeldByAnother(""))
+            return None
         try:
             with self.lock:
                 self.pooled.completing_since = monotonic()  # type: ignore[union-attr]
                 return self.branch
-        except HeldByAnother as held:
-            self._close_under(held)
-            return self.branch
+        except HeldByAnother as over:
+            self._close_under(over)
+            return None
 
-    def _close_under(self, held: HeldByAnother) -> None:
+    def _close_under(self, over: HeldByAnother) -> None:
         """Close the connection, which rolls back. A commit raises this error: it rolls back, too."""
-        if not self._closed_under:
-            logger.warning("%s", held)
-        self._closed_under = self._unreusable = True
-        while not held.while_idle(partial(self._driver.close, self.raw)):
-            sleep(_IDLE_AGAIN)
-        transaction = self.owner()
+        transaction = self.owner()  # None in its own finaliser
+        if over.while_idle is None:
+            over.args = (
+                f"the end of {self.gtrid} has waited until its deadline for {self.doing or 'a statement'}, which holds "
+                f"the connection of {self.datasource.name}. That connection is closed, and all rolls back",
+            )
+        first = not self._closed_under
+        if first:
+            logger.warning("%s", over)
+            cause = None if transaction is None else transaction.rollback_cause
+            if isinstance(cause, TransactionTimeout):
+                cause.args = (f"{cause}; {over}",)
+        self._closed_under = self._given_up = self._unreusable = True
+        if over.while_idle is None or not over.while_idle(partial(self._driver.close, self.raw)):
+            self._left = True
+            if first:
+                in_thread(self._driver.cancel, self.raw, _CANCEL_AGAIN)
+            self._driver.hang_up(self.raw)
         if transaction is not None and transaction.status is COMMITTING:
-            raise held
+            raise over
 
     def own_savepoints(self) -> SavepointStack:
         """The savepoints on its connection. Under the lock, or before anything uses them."""
@@ -191,13 +222,21 @@ class Enlistment(EnlistedStatements, Part):
     def cancel(self) -> None:
         """Cancel what executes on it. From any thread; never raises; returns once nothing executes any more.
 
-        A cancel that is there before its statement does nothing: so it is sent until the statement has ended.
+        A cancel that is there before its statement does nothing: so it is sent again. If the transaction rolls back,
+        and two were of no effect, the connection is closed: the server may not answer at all.
         """
         self._driver.cancel(self.raw)
+        again = False
         while not self.lock.acquire(timeout=_CANCEL_AGAIN):
             if self.ended:
                 return
-            self._driver.cancel(self.raw)
+            transaction = self.owner()
+            if again and transaction is not None and transaction.rollback_cause is not None:
+                self._given_up = True
+                self._driver.hang_up(self.raw)
+            else:
+                self._driver.cancel(self.raw)
+            again = True
         self.lock.release()
 
     def release(self, status: Status, *, reusable: bool) -> None:
@@ -218,6 +257,9 @@ class Enlistment(EnlistedStatements, Part):
             raise
         try:
             pooled.completing_since = 0.0
+            if self._left:
+                Thread(target=self._discard_once_free, args=(pooled,), name="txpool-close", daemon=True).start()
+                return
             if (self.cursors or self.overrides is not None) and not self._closed_under:
                 with self.lock:
                     reusable = self._restore() and reusable
@@ -235,6 +277,17 @@ class Enlistment(EnlistedStatements, Part):
             self._unreusable = True
             self._held.append(pooled)
             raise
+
+    def _discard_once_free(self, pooled: Pooled[Any]) -> None:
+        while not self.lock.acquire(timeout=_CANCEL_AGAIN):  # without a time it would end at the deadline
+            pass
+        try:
+            if self._driver.is_open(pooled.raw):  # a file's: closed, it would go on as long as a cursor of it lives
+                with suppress(Exception):
+                    self._driver.reset(pooled.raw, _CANCEL_AGAIN)
+            self.datasource.pool.discard(pooled)
+        finally:
+            self.lock.release()
 
     def release_left(self, *, dropped: bool = False) -> None:
         """Give the connection back if the transaction has ended, or was `dropped`, and an interrupt has kept it."""

@@ -10,11 +10,15 @@ handle's work is refused, and the transaction as a whole rolls back instead. Oth
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from txpool.dbapi.refusals import commit_in_block, end_refused, not_innermost
-from txpool.errors import translated
+from txpool.dbapi.refusals import commit_in_block, end_refused, given_up, not_innermost
+from txpool.errors import described, translated
+
+#: The driver's own blocks in which this code is: its task or thread has entered them, or was started in them.
+_blocks: ContextVar[tuple[Savepoint, ...]] = ContextVar("txpool_savepoints", default=())
 
 if TYPE_CHECKING:
     from txpool.dbapi.enlistment import Enlistment
@@ -44,6 +48,21 @@ def rollback(enlistment: Enlistment, handle: Handle) -> None:
             raise error from None
 
 
+def give_up(handle: Handle, why: str) -> None:
+    """SQLAlchemy gives it up: what it has not committed is not kept, nor is all else. No I/O."""
+    enlistment = handle.enlistment
+    if enlistment is None or enlistment.savepoints is None or not enlistment.savepoints.has_work(handle):
+        return
+    transaction = enlistment.owner()
+    if transaction is not None:
+        transaction.set_rollback_only(given_up(enlistment.datasource.name, enlistment.gtrid, why))
+
+
+def why_invalid(error: BaseException | None) -> str:
+    """Why SQLAlchemy invalidates a handle: the error that it has raised; None if that is a program's wish."""
+    return "by invalidate()" if error is None else f"as it raised {described(error)}. Let such an error leave the block"
+
+
 def _savepoints(enlistment: Enlistment, handle: Handle, command: str) -> SavepointStack:
     if not handle.joins_commits:
         raise end_refused(command, enlistment.datasource.name, enlistment.gtrid)
@@ -60,7 +79,7 @@ class NotInnermost(Exception):
 class Savepoint:
     """One handle's savepoint; without an owner, that of a block of the driver's own (psycopg's transaction())."""
 
-    __slots__ = ("gone", "kept", "name", "not_innermost", "owner")
+    __slots__ = ("disturbed", "gone", "kept", "name", "not_innermost", "owner")
 
     def __init__(self, owner: object, name: str) -> None:
         self.owner = owner
@@ -71,6 +90,8 @@ class Savepoint:
         self.not_innermost = False
         #: It was released together with a block around it.
         self.gone = False
+        #: It is a block's, and another task or thread has worked since, which is not in the block.
+        self.disturbed = False
 
 
 class SavepointStack:
@@ -89,6 +110,9 @@ class SavepointStack:
         stack = self._stack
         if not stack and not joins:
             return
+        for savepoint in stack:
+            if savepoint.owner is None and savepoint not in _blocks.get():
+                savepoint.disturbed = True
         if stack and stack[-1].owner is owner and not stack[-1].kept:
             return
         below = [savepoint for savepoint in stack if savepoint.owner is not owner and not savepoint.not_innermost]
@@ -139,6 +163,10 @@ class SavepointStack:
         savepoint.kept = True
         self._release()
 
+    def has_work(self, owner: object) -> bool:
+        """Whether the owner has done something since its last commit or rollback. No I/O; needs no lock."""
+        return self._find(owner) is not None
+
     def close(self, owner: object) -> None:
         """The owner's handle is closed: its work stays in the transaction. No I/O; needs no lock."""
         savepoint = self._find(owner)
@@ -149,10 +177,12 @@ class SavepointStack:
         """The driver opens a savepoint of its own."""
         block = Savepoint(None, "")
         self._stack.append(block)
+        _blocks.set((*_blocks.get(), block))
         return block
 
     def leave_block(self, block: Savepoint, *, undone: bool) -> None:
         """The driver has released its savepoint, or rolled back to it: the savepoints within it are gone, too."""
+        _blocks.set(tuple(each for each in _blocks.get() if each is not block))
         position = self._stack.index(block)
         above = self._stack[position + 1 :]
         del self._stack[position:]

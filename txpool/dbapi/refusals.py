@@ -32,6 +32,23 @@ def not_innermost(datasource: str, gtrid: str) -> ProgrammingError:
     )
 
 
+def given_up(datasource: str, gtrid: str, why: str) -> ProgrammingError:
+    """The cause of a rollback for a handle that SQLAlchemy has given up before its commit()."""
+    return ProgrammingError(
+        f"datasource {datasource}: a connection in {gtrid} was given up by SQLAlchemy before its commit(), {why}. So "
+        "all rolls back"
+    )
+
+
+def disturbed(datasource: str, gtrid: str) -> ProgrammingError:
+    """The cause of a rollback for a block of the driver's own, which overlaps another task's or thread's work."""
+    return ProgrammingError(
+        f"datasource {datasource}: a transaction() block of a connection in {gtrid} was undone, and with it what "
+        "another task or thread has done there meanwhile. So all rolls back. The connections of a transaction to one "
+        "datasource are one session: let such a block end before another task works there"
+    )
+
+
 def ended_by_sql(command: str, datasource: str, gtrid: str) -> ProgrammingError:
     """The error of a statement by which the user's own SQL has ended the local transaction."""
     before = "committed, and no rollback will undo it" if command == "commit" else "undone"
@@ -137,6 +154,14 @@ def mode_refused(name: str, value: object, datasource: str, gtrid: str) -> Progr
     return ProgrammingError(
         f"{name} cannot be {value!r} on a connection of {datasource} inside {gtrid}, which owns it: leave it, and set "
         "it on connections outside. Nothing was done."
+    )
+
+
+def mode_too_late(name: str, value: object, datasource: str, gtrid: str) -> str:
+    """The text of the driver's error if how a transaction begins is set once it has begun there."""
+    return (
+        f"{name} cannot become {value!r} on a connection of {datasource} inside {gtrid}, which has begun there. Set it "
+        "before the first statement, or by txpool.transaction(isolation=…, read_only=…). Nothing was done."
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import current_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+from txpool import loops
 from txpool.dbapi.driver_attributes import NO_ATTRIBUTES, SessionOverrides
 from txpool.dbapi.managed_commit import SavepointStack
 from txpool.dbapi.refusals import (
@@ -57,9 +59,11 @@ class PooledDatasource(TakesPart[Any], Protocol):
 class EnlistedStatements:
     """The statements of one datasource's part in a transaction. `Enlistment` adds the part itself, and its lock."""
 
-    __slots__ = ("_fresh", "overrides")
+    __slots__ = ("_fresh", "doing", "overrides")
 
     overrides: SessionOverrides | None
+    #: The block that holds the connection, and whose that is, for people; empty if none does.
+    doing: str
     _fresh: bool
 
     if TYPE_CHECKING:
@@ -73,6 +77,7 @@ class EnlistedStatements:
         savepoints: SavepointStack | None
         fixed_modes: frozenset[str]
         in_pipeline: bool
+        _given_up: bool
         _driver: Driver
         _transaction_commands: Any
 
@@ -169,42 +174,60 @@ class EnlistedStatements:
     def failed(self, raw_cursor: Any, error: BaseException) -> None:
         """After a statement that failed, and may have followed the user's own COMMIT in one message."""
         translate(error)
+        self._explain(error)
         self._driver.note_failure(self.raw, raw_cursor, error)
         if self._fresh and not self._driver.reached_server(error):
             self.pooled.since = 0.0  # type: ignore[union-attr]
         else:
             self.finish(raw_cursor)
 
+    def _explain(self, error: BaseException) -> None:
+        """Raise what says so if the connection was closed under this, since the transaction rolls back."""
+        if self._given_up and isinstance(error, Exception):
+            why = (
+                f"{self.gtrid} rolls back, and has not waited any longer for this, which held the connection of "
+                f"{self.datasource.name}: that is closed. Nothing of it stays"
+            )
+            raise translate(self._driver.module.OperationalError(why)) from error
+
     @contextmanager
     def entered(self, handle: Handle) -> Iterator[None]:
         """Lock around a block that executes no statement."""
         with self.lock:
             self.begin_use(handle)
-            with translated():
-                yield
+            try:
+                with translated():
+                    yield
+            except Exception as error:
+                self._explain(error)
+                raise
 
     @contextmanager
-    def started(self, handle: Handle, statement: Any = None, *, reads: bool = False) -> Iterator[None]:
+    def started(
+        self, handle: Handle, statement: Any = None, *, reads: bool = False, kind: str = "call"
+    ) -> Iterator[None]:
         """Lock around a block that executes without a cursor of ours. ProgrammingError as `start`.
 
         Whether the user's own SQL has ended the transaction is seen by the connection's state before and after it. With
-        `reads` true, the block executes nothing that writes.
+        `reads` true, the block executes nothing that writes. `kind` is what people call it.
         """
         with self.lock:
             self.start(handle, statement)
             if not reads:
                 self._driver.dialect.note_write(self.raw)
-            fresh = self._fresh
+            fresh, around = self._fresh, self.doing
+            self.doing = f"a {kind} of {_here()}"
             try:
                 with translated():
                     yield
             except Exception as error:
+                self._explain(error)
                 self._driver.note_failure(self.raw, None, error)
                 raise
             finally:
                 over = not handle.has_work(self.raw) and self._driver.is_open(self.raw)
                 fresh = fresh and self._fresh  # a statement in a pipeline has begun it, too
-                self._fresh = fresh and over
+                self._fresh, self.doing = fresh and over, around
                 self.pooled.since = 0.0  # type: ignore[union-attr]
                 if over and not fresh and not self.in_pipeline:
                     raise self.ended_by_sql("commit")
@@ -217,3 +240,9 @@ class EnlistedStatements:
         if transaction is not None:  # one that was dropped rolls back anyway
             transaction.set_rollback_only(error)
         return error
+
+
+def _here() -> str:
+    """The thread, or the task, in which this is called, for people."""
+    call = loops.current() if loops.used else None
+    return f"thread {current_thread().name!r}" if call is None else f"task {call.task_name!r}"

@@ -74,6 +74,7 @@ class Transactional(Demarcation):
             super()._savepoint_commit(self._named(sid))
 
     def _savepoint_rollback(self, sid: str) -> None:
+        self._undo_asked = self._undo_asked and self.needs_rollback  # that of an inner block is done with this
         if sid in self._pending:
             return
         within = None if self._within is None else self._within()

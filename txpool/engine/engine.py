@@ -8,13 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txpool.datasource import DataSource, find
+from txpool.dbapi.managed_commit import give_up, why_invalid
 from txpool.errors import ConfigurationError, NotSupportedError, ProgrammingError
 from txpool.tm.ambient import ambient
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Dialect, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from txpool.dbapi.connection import PEP249Connection
@@ -109,6 +110,7 @@ def connect_by(engine: Engine, datasource: DataSource) -> None:
     import sqlalchemy
 
     part = part_of(datasource)
+    _keep_isolation(engine.dialect, datasource, part)
     if engine.dialect.is_async:
         from txpool.aio import engine as awaited
 
@@ -126,6 +128,7 @@ def connect_by(engine: Engine, datasource: DataSource) -> None:
             raise
         return connection
 
+    sqlalchemy.event.listen(engine, "invalidate", lambda connection, _, error: give_up(connection, why_invalid(error)))
     _refuse_tables(engine, datasource, part)
 
 
@@ -134,6 +137,26 @@ def _prepare(part: SQLAlchemyPart, connection: PEP249Connection, arguments: dict
     connection.join_commits()
     if part.connected is not None:
         part.connected(connection, arguments)
+
+
+def _keep_isolation(dialect: Dialect, datasource: DataSource, part: SQLAlchemyPart) -> None:
+    """Let the dialect set no isolation level inside a transaction if it commits for that, and reset none."""
+    set_level = dialect.set_isolation_level
+
+    def set_outside(dbapi_connection: Any, level: Any) -> None:
+        transaction = ambient() if part.commits_for_levels else None
+        if transaction is not None and level != "AUTOCOMMIT":  # which the connection refuses
+            raise ProgrammingError(
+                f"datasource {datasource.name}: isolation_level {level!r} was not set inside {transaction.gtrid}, "
+                f"since SQLAlchemy commits to set one in {datasource.resource_manager.database}: nothing was done, and "
+                "the transaction goes on. Begin it by txpool.transaction(isolation=…), or write transaction.isolation "
+                "in the datasource's file"
+            )
+        set_level(dbapi_connection, level)
+
+    dialect.set_isolation_level = set_outside  # type: ignore[method-assign]
+    # Each connection is closed behind it, and its pool resets it. Inside a transaction nobody else could.
+    dialect.reset_isolation_level = lambda dbapi_connection: None  # type: ignore[method-assign]
 
 
 def _refuse_tables(engine: Engine, datasource: DataSource, part: SQLAlchemyPart) -> None:

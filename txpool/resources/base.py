@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quoted  # a text as json writes it
+from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from txpool.xid import Xid
@@ -104,12 +105,20 @@ def _place(bqual: str, datasource: str, identity: str) -> str:
 
 
 def decode(gtrid: str, text: str) -> tuple[BranchRecord, ...]:
-    """The branches that `encode` wrote. ValueError if the text is damaged, or written by a later version."""
+    """The branches that `encode` wrote. ValueError if the text is damaged, or written by a later version.
+
+    Recovery reads very many, and what they have in common is kept once.
+    """
     try:
         found = json.loads(text)
         if not isinstance(found, dict):
             return tuple(
-                BranchRecord(Xid(gtrid, bqual), datasource, identity, evidence)
+                BranchRecord(
+                    Xid(gtrid, intern(bqual)),
+                    intern(datasource),
+                    intern(identity),
+                    {intern(name): fact for name, fact in {**evidence}.items()},
+                )
                 for bqual, datasource, identity, evidence in found
             )
     except (TypeError, ValueError) as error:

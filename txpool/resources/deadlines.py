@@ -10,13 +10,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from threading import TIMEOUT_MAX
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from weakref import ref
 
 from txpool.errors import OperationalError
 
 #: Seconds that a database has to answer after the timeout has cancelled its statement.
 CANCEL_GRACE: Final = 1.0
+#: Seconds that a thread waits for another's statement, however late.
+_LEAST_WAIT: Final = 0.1
 #: Seconds that phase two waits at least, however late it begins.
 LEAST_PHASE_TWO: Final = 1.0
 
@@ -26,11 +30,11 @@ class ReplyTimeout(OperationalError):
 
 
 class HeldByAnother(OperationalError):
-    """Another task holds what the end of a transaction waits for, does nothing with it, and the wait is over."""
+    """Another task or thread holds what the end of a transaction waits for, and the wait is over."""
 
-    def __init__(self, message: str, while_idle: Callable[[Callable[[], object]], bool]) -> None:
+    def __init__(self, message: str, while_idle: Callable[[Callable[[], object]], bool] | None = None) -> None:
         super().__init__(message)
-        #: Calls a function while that task does nothing with it; False if it does.
+        #: Calls a function while that task does nothing with it; False if it does. None if nobody can tell.
         self.while_idle = while_idle
 
 
@@ -83,6 +87,45 @@ def within_step_timeout(timeout: float | None = None) -> float | None:
     now = monotonic()
     until = within_step(None if timeout is None else now + timeout)
     return timeout if until is None else max(until - now, 0.0)
+
+
+class HasDeadline(Protocol):
+    """A transaction in which threads and tasks wait for each other."""
+
+    gtrid: str
+    deadlines: Deadlines
+
+    @property
+    def ended(self) -> bool: ...
+
+    def require_active(self) -> None: ...
+
+
+class WaitForOthers:
+    """The seconds that a thread or task still waits for what another holds of a transaction; -1 is for ever.
+
+    Called once they are over, it raises what the transaction raises then, or HeldByAnother. It waits a little also if
+    they are over as it begins: most statements end at once.
+    """
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: HasDeadline) -> None:
+        self._transaction = ref(transaction)
+
+    def __call__(self, waited: bool) -> float:
+        transaction = self._transaction()
+        until = None if transaction is None else transaction.deadlines.before_decision()
+        if transaction is None or until is None:
+            return -1
+        left = until - monotonic()
+        if left > 0 or not waited:
+            return min(max(left, _LEAST_WAIT), TIMEOUT_MAX)
+        if not transaction.ended:
+            transaction.require_active()
+        raise HeldByAnother(
+            f"{transaction.gtrid} has waited until its deadline for a connection that another thread or task holds"
+        )
 
 
 class Deadlines:

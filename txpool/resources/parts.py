@@ -63,3 +63,5 @@ class SQLAlchemyPart:
     connected: Callable[[PEP249Connection, Mapping[str, Any]], None] | None = None
     #: Whether the database commits before it makes or changes a table, so that this cannot be a part of a transaction.
     commits_for_tables: bool = False
+    #: Whether SQLAlchemy's dialect commits when it sets an isolation level.
+    commits_for_levels: bool = False

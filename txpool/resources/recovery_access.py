@@ -54,7 +54,8 @@ class BranchRecovery(Protocol):
 
     It may also have `slots() -> PreparedSlots`, for alarms; `why_not(record) -> str`, the reason why the last commit or
     rollback of a branch was UNKNOWN, a `LackOfRight` if it is one; `phase_two() -> SharedPhaseTwo`, by which a pass
-    ends all of its branches, instead of by `commit` and `rollback`; and `connected()`: see `optional` and `connected`.
+    ends all of its branches, instead of by `commit` and `rollback`; `connected()`; and `each_prepared() ->
+    Iterator[PreparedBranch]`: as `recover`, one after the other, if there may be very many. See `optional`.
     """
 
     def identity(self) -> str:
@@ -77,7 +78,7 @@ class BranchRecovery(Protocol):
 
 
 def optional(
-    access: BranchRecovery, part: Literal["slots", "why_not", "phase_two", "connected"]
+    access: BranchRecovery, part: Literal["slots", "why_not", "phase_two", "connected", "each_prepared"]
 ) -> Callable[..., Any] | None:
     """A method that it need not have; None if it has none."""
     found: Callable[..., Any] | None = getattr(access, part, None)
@@ -88,6 +89,12 @@ def connected(access: BranchRecovery) -> AbstractContextManager[BranchRecovery]:
     """The access over one connection for several questions of one thread, if it has such: to connect takes longest."""
     found = optional(access, "connected")
     return nullcontext(access) if found is None else found()
+
+
+def each_prepared(access: BranchRecovery) -> Iterable[PreparedBranch]:
+    """What `recover` lists, one after the other if the access has such."""
+    found = optional(access, "each_prepared")
+    return access.recover() if found is None else found()
 
 
 class NothingPrepared:

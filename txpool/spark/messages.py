@@ -58,8 +58,7 @@ def write_messages(
     """
     to = session(target)
     require_columns(df)
-    part = to.prepares_in
-    return run_partitions(JobId("write_messages", transaction_id, record_in), df, _Send(to.source), [part])
+    return run_partitions(JobId("write_messages", transaction_id, record_in), df, _Send(to.source), [to.prepares_in])
 
 
 def require_columns(df: DataFrame) -> None:

@@ -141,12 +141,6 @@ def run_partitions(
             partitions = claim.earlier.partitions or 0
             return PartitionsReport(transaction.gtrid, number, partitions, 0, 0, done_by=claim.earlier.gtrid)
         transaction.on_cancel(job.cancel)
-        # To find a DataFrame's RDD, Spark may run jobs of its own.
-        rdd: Any = df_or_rdd if isinstance(df_or_rdd, RDD) else df_or_rdd.rdd
-        partitions = rdd.getNumPartitions()
-        claim.finish(partitions)
-        if not partitions:
-            return PartitionsReport(transaction.gtrid, number, partitions=0, attempts=0, branches=0)
         able = {
             it.name: it
             for it in known.values()
@@ -155,6 +149,12 @@ def run_partitions(
             and it.name in task_datasources.settings
         }
         settle_earlier_runs(transaction.log, {each.name: each for each in (*passed, *able.values())}.values())
+        # To find a DataFrame's RDD, Spark may run jobs of its own.
+        rdd: Any = df_or_rdd if isinstance(df_or_rdd, RDD) else df_or_rdd.rdd
+        partitions = rdd.getNumPartitions()
+        claim.finish(partitions)
+        if not partitions:
+            return PartitionsReport(transaction.gtrid, number, partitions=0, attempts=0, branches=0)
         for datasource in passed:
             if isinstance(datasource, DataSource):
                 reserve(datasource, partitions, transaction.gtrid).release_after(transaction)

@@ -112,7 +112,19 @@ def tell_jobs(ambient: Transaction | None, left: Transaction | None) -> None:
         publish(ambient, left)
 
 
+def forked_within() -> str | None:
+    """The gtrid of the transaction within which this process was forked: it is the parent's alone. None: in none."""
+    return _forked_within
+
+
+_forked_within: str | None = None
+
+
 def _after_fork_in_child() -> None:
+    global _forked_within
+    parents = ambient_variable.get()
+    if parents is not None and parents.status in OPEN:
+        _forked_within = parents.gtrid
     ambient_variable.set(None)
 
 

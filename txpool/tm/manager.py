@@ -9,20 +9,21 @@ import itertools
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 from weakref import ref
 
 from txpool import loops, tracing
 from txpool.config.settings import CoordinatorSettings
 from txpool.errors import ConfigurationError
-from txpool.locks import Lock, RLock
+from txpool.locks import DeadlineLock, Lock, RLock
 from txpool.log import open_log
 from txpool.log.base import DecisionLog
 from txpool.metrics import Sample, add_source
 from txpool.metrics.catalogue import UNSETTLED
 from txpool.process.finishing import PendingWork
-from txpool.resources.deadlines import Deadlines
+from txpool.resources.deadlines import Deadlines, WaitForOthers
 from txpool.sql.characteristics import UNSPECIFIED, Characteristics
 from txpool.tm import closing
 from txpool.tm.ambient import current
@@ -134,6 +135,8 @@ class TransactionManager:
 
     def _expire_in(self, transaction: Transaction, seconds: float) -> None:
         transaction.timeout = seconds
+        if not transaction.in_loop:
+            transaction.new_lock = cast(Any, partial(DeadlineLock, WaitForOthers(transaction)))
         self._call_while_open(transaction, seconds, Transaction.expire)
 
     def _call_while_open(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,41 @@ def test_get_rollback_of_one_alias_undoes_that_alone(shop: Shop) -> None:
             shop.add(2)
         transaction.set_rollback(True)
     assert shop.all_numbers == [[1], [], [1]]
+
+
+def test_an_error_that_was_caught_within_the_block_is_told_at_its_end(shop: Shop) -> None:
+    """Django undoes the block. Without a word, nobody would learn that the other databases have lost their part."""
+    says = "alias 'default' was caught"
+    with pytest.raises(txpool.TransactionRolledBack, match=says) as caught, transaction.atomic():
+        shop.add(1)
+        with suppress(IntegrityError):
+            shop.add(1, "default")
+    assert isinstance(caught.value, IntegrityError)
+    assert shop.all_numbers == NONE
+    with transaction.atomic():  # of one database it is Django's own way
+        shop.add(1, "default")
+        with suppress(IntegrityError):
+            shop.add(1, "default")
+    assert shop.all_numbers == NONE
+    with transaction.atomic():
+        shop.add(1)
+        with suppress(IntegrityError), transaction.atomic():
+            shop.add(1, "default")
+    assert shop.all_numbers == ALL
+    with transaction.atomic():
+        shop.add(2)
+        with suppress(IntegrityError):
+            shop.add(2, "default")
+        transaction.set_rollback(True)
+    assert shop.all_numbers == ALL
+    with pytest.raises(txpool.TransactionRolledBack, match=says), transaction.atomic():
+        shop.add(2)
+        with transaction.atomic():
+            shop.add(3, "default")
+            transaction.set_rollback(True)  # of this block alone
+        with suppress(IntegrityError):
+            shop.add(2, "default")
+    assert shop.all_numbers == ALL
 
 
 def test_dbshell_leads_to_the_datasource(

@@ -111,6 +111,19 @@ def test_a_rollback_never_undoes_another_connections_work(fares: EngineTable) ->
     assert fares.read() == []
 
 
+def test_a_connection_that_is_given_up(fares: EngineTable) -> None:
+    """Without a commit its work is never kept. What it has committed goes with the transaction."""
+    with transaction(), fares.engine.connect() as connection:
+        connection.execute(sa.insert(Fare).values(id=1, name="a"))
+        connection.commit()
+        connection.invalidate()
+    with pytest.raises(TransactionRolledBack, match="given up by SQLAlchemy"), transaction():
+        with fares.engine.connect() as connection:
+            connection.execute(sa.insert(Fare).values(id=2, name="b"))
+            connection.invalidate()
+    assert fares.read() == [(1, "a")]
+
+
 def test_an_engine_inside_a_block_of_psycopg(databases: Databases) -> None:
     """The savepoint of an engine's connection goes with a block that another connection has opened before it."""
     with databases.datasource("one") as datasource:

@@ -6,6 +6,7 @@ import json
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -168,6 +169,30 @@ def test_an_isolation_level_is_set_once_for_all_that_join(databases: Databases) 
                 with engine.begin() as connection:
                     shown += connection.scalars(sa.text("show transaction_isolation"))
         assert shown == ["repeatable read"] * 2
+
+
+def test_a_connection_sets_an_isolation_level(databases: Databases) -> None:
+    """Inside a transaction it is the transaction's, and outside one the connection's alone."""
+    options: dict[str, Any] = {"name": "fares", "driver": "psycopg", "pool_max_size": 1}
+    options |= {"url": databases.url("one"), "password": databases.server.password}
+    with DataSource(**options) as datasource:
+        engine = create_engine(datasource)
+        shown: list[str] = []
+
+        def show(level: str = "SERIALIZABLE") -> None:
+            with engine.connect().execution_options(isolation_level=level) as connection:
+                shown.extend(connection.scalars(sa.text("show transaction_isolation")))
+                connection.commit()
+
+        show()
+        with transaction():
+            show()
+            show()
+            with pytest.raises(psycopg.ProgrammingError, match=r"which has begun there\. Set it before .*isolation="):
+                show("REPEATABLE READ")
+        with engine.connect() as connection:
+            shown += connection.scalars(sa.text("show transaction_isolation"))
+        assert shown == ["serializable", "serializable", "serializable", "read committed"]
 
 
 def test_autocommit(fares: EngineTable) -> None:

@@ -174,6 +174,25 @@ def test_without_a_partition_nothing_runs(spark: SparkSession, databases: Databa
     assert (report.partitions, report.attempts, report.branches) == (0, 0, 0)
 
 
+def test_no_task_reads_before_what_earlier_runs_have_left_is_settled(
+    spark: SparkSession, databases: Databases, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark runs those before a shuffle to plan what follows: they would read what an earlier run is yet to change."""
+    ran, before = folder / "ran", list[bool]()
+
+    def reading(batches: Iterator[Any]) -> Iterator[Any]:
+        ran.touch()
+        yield from batches
+
+    monkeypatch.setattr("txpool.spark.partitions.settle_earlier_runs", lambda *_: before.append(ran.exists()))
+    shuffled = spark.range(9).mapInArrow(reading, "id bigint").groupBy("id").count()
+    with transaction():
+        foreach_partition(shuffled, writer("one.properties"))
+    assert before == [False]
+    assert ran.exists()
+    assert landed(databases, "one") == [*range(9)]
+
+
 def test_a_marked_datasource_is_refused_in_a_task(spark: SparkSession, databases: Databases, folder: Path) -> None:
     (folder / "ledger.properties").write_text("driver = sqlite3\nmode = cmr\nurl = sqlite:///ledger.db\n")
     with (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -11,11 +13,13 @@ import pytest
 
 from recovery import RecoveryManager
 from tests.spark.conftest import describe
+from tests.support.waiting import until
 from txpool.datasource import DataSource, connect
 from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import DataError, NotSupportedError, OperationalError, ProgrammingError, TransactionRolledBack
 from txpool.spark import Progress, write_table
-from txpool.spark.commit.slots import SlotReservation
+from txpool.spark.commit.slots import SlotReservation, SlotSession, try_reserve
+from txpool.spark.table import table_write
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.demarcation.calls import begin, commit, rollback
 from txpool.tm.manager import configure, get_manager
@@ -224,12 +228,42 @@ def test_what_does_not_fit_is_said_before_any_task_runs(spark: SparkSession, dat
     for message, (df, options) in wrong.items():
         with pytest.raises(ProgrammingError, match=message):
             write_table(df, "one.properties", "strict", **options)
+    for nothing in ("", None):
+        with pytest.raises(ProgrammingError, match="give the table's name"):
+            write_table(good, "one.properties", nothing)  # type: ignore[arg-type]
     with pytest.raises(NotSupportedError, match=r"public\.seen in one is a view"):
         write_table(good, "one.properties", "seen")
     assert max(spark.sparkContext.statusTracker().getJobIdsForGroup(None), default=-1) == last
     with pytest.raises(Exception, match="column id: a value does not fit into integer"):
         write_table(good.selectExpr("id + 3000000000 as id", "must"), "one.properties", "strict")
     assert databases.rows("one", "select * from strict") == databases.prepared() == []
+
+
+def test_no_task_reads_before_what_earlier_runs_have_left_is_settled(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark runs those before a shuffle to plan what follows: they would read what an earlier run is yet to change."""
+    ran, awaited, before = tmp_path / "ran", Event(), list[bool]()
+    result = Future.result
+
+    def settle(*_: Any) -> None:
+        until(lambda: awaited.is_set() or ran.exists())
+        before.append(ran.exists())
+
+    def waiting(self: Future[Any], timeout: float | None = None) -> Any:
+        awaited.set()
+        return result(self, timeout)
+
+    def reading(batches: Iterator[Any]) -> Iterator[Any]:
+        ran.touch()
+        yield from batches
+
+    monkeypatch.setattr(table_write, "settle_earlier_runs", settle)
+    monkeypatch.setattr(Future, "result", waiting)
+    shuffled = spark.range(9).mapInArrow(reading, "id bigint").groupBy("id").count()
+    write_table(shuffled.selectExpr("id", "'new' as who"), "one.properties", "landed")
+    assert before == [False]
+    assert ran.exists()
 
 
 def test_what_the_driver_has_locked_goes_staged(spark: SparkSession, databases: Databases) -> None:
@@ -331,6 +365,27 @@ def test_many_partitions_need_few_slots(spark: SparkSession, few: DataSource, sm
     report = write_table(frame(spark, 810, 1210, partitions=200), few, "landed", max_partitions=3)
     assert (report.strategy, report.partitions, report.rows) == ("direct", 3, 400)
     assert in_small(small, "select count(*), count(distinct id) from landed") == [(1209, 1209)]
+
+
+def test_a_session_that_was_lost_while_spark_planned(few: DataSource, small: EmbeddedPostgres) -> None:
+    with ThreadPoolExecutor(1) as beside, SlotSession(few, beside) as session:
+        beside.submit(lambda: None).result()  # it is open
+        in_small(
+            small,
+            "select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = 'few' "
+            "and pid <> pg_backend_pid()",
+        )
+        kept = try_reserve(few, 2, session)
+    assert kept.enough
+    kept.release()
+
+
+def test_a_session_that_nobody_takes_is_closed(few: DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    close, closed = few.driver_adapter.close, list[Any]()
+    monkeypatch.setattr(type(few.driver_adapter), "close", lambda _, raw: (close(raw), closed.append(raw)))
+    with ThreadPoolExecutor(1) as beside, SlotSession(few, beside):
+        pass
+    assert [raw.closed for raw in closed] == [True]
 
 
 def test_a_refused_reservation_keeps_no_slot(few: DataSource, monkeypatch: pytest.MonkeyPatch) -> None:

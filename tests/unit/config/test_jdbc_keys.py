@@ -149,7 +149,9 @@ def test_a_url_without_a_password(file: Path, url: str) -> None:
 def test_what_is_refused(file: Path) -> None:
     assert "did you mean pool.max-size?" in refused(file, f"{CLASS}URL = jdbc:h2:mem:x\npool.maxsize = 5\n")
     assert "is given beside xaDataSourceClassName" in refused(file, f"{CLASS}dynamicClass = a.B\n")
-    assert "driver = psycopg is no JDBC" in refused(file, f"driver = psycopg\n{CLASS}url = postgresql://h/db\n")
+    assert "is a key of driver = jdbc, and has no use with driver = psycopg: leave it out" in refused(
+        file, f"driver = psycopg\n{CLASS}url = postgresql://h/db\n"
+    )
     assert "the full name of a Java class" in refused(file, "xaDataSourceClassName = rm -rf\n")
     assert "url is missing" in refused(file, "driver = jdbc\n")
     assert "names no XADataSource" in refused(file, "driver = jdbc\nurl = jdbc:x:y\njdbc.driver-class = a.B\n")

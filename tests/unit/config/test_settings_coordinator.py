@@ -52,6 +52,8 @@ def test_the_coordinators_keys_and_their_precedence(monkeypatch: pytest.MonkeyPa
         ("log.url =", "cannot name a log"),
         ("log.url = sqlite:///", "write sqlite:///folder"),
         ("log.uri = memory:", "unknown key log.uri: did you mean log.url?"),
+        ("recovery.log.url = memory:", "unknown key recovery.log.url: did you mean log.url?"),
+        ("timeout = 3s", "unknown key timeout: did you mean transaction.timeout?"),
         ("transaction.timeout = 0", "must be longer than nothing"),
     ],
 )

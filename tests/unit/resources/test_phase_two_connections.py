@@ -290,3 +290,37 @@ def test_what_was_committed_by_a_command_whose_answer_nobody_took_has_committed(
     branch.start_commit()
     branch.start_commit()
     assert branch.await_commit() is COMMITTED
+
+
+def test_the_time_for_sessions_that_hold_branches_begins_with_the_first_of_those(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind one that is gone, which no session holds."""
+    now, held = 0.0, ""
+
+    def sleep(seconds: float) -> None:
+        nonlocal now, held
+        now, held = now + seconds, ""
+
+    class Holding(Command):
+        def _send(self, raw: Any) -> None:
+            if self._record.xid.joined == held:
+                raw.answer = PhaseTwoReply(ReplyKind.GONE, "a session holds it")
+            else:
+                super()._send(raw)
+
+        def _is_listed(self, raw: Any) -> bool:
+            return self._record.xid.joined in raw.server.prepared
+
+    monkeypatch.setattr(phase_two, "monotonic", lambda: now)
+    monkeypatch.setattr("txpool.loops.sleep", sleep)
+    world = World(2, 1)
+    world.shared._command = Holding
+    gone, last = world.branches
+    held = last.record.xid.joined
+    world.server.prepared.remove(gone.record.xid.joined)
+    for branch in world.branches:
+        branch.start_commit()
+    assert gone.await_commit() is BranchOutcome.ABSENT
+    now += 2 * phase_two._RELEASE_WAIT
+    assert last.await_commit() is COMMITTED

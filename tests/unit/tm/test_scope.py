@@ -53,6 +53,67 @@ def test_a_nested_blocks_exception_marks_the_whole_rollback_only() -> None:
     assert raised.value.gtrid == tx.gtrid
 
 
+def test_a_block_cannot_be_entered_twice_at_once() -> None:
+    """Else its second end would be the first one's, too. One behind the other is as two blocks."""
+    block = txpool.transaction()
+    for _ in range(2):
+        with block as tx:
+            inner = txpool.transaction()
+            for _ in range(2):
+                with inner:
+                    for each in (block, inner):
+                        with pytest.raises(txpool.ProgrammingError, match="entered before"), each:
+                            pass
+        assert tx.status is Status.COMMITTED
+    assert txpool.current() is None
+
+
+def test_a_block_cannot_be_shared_by_two_threads() -> None:
+    block = txpool.transaction()
+    refused: list[BaseException] = []
+
+    def enter() -> None:
+        try:
+            with block:
+                pass
+        except BaseException as error:
+            refused.append(error)
+
+    with block as tx:
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+    assert [type(each) for each in refused] == [txpool.ProgrammingError]
+    assert tx.status is Status.COMMITTED
+
+
+def test_a_block_that_was_refused_can_be_entered_later() -> None:
+    refused = txpool.transaction()
+    with pytest.raises(txpool.TransactionRolledBack), txpool.transaction() as tx:
+        tx.set_rollback_only()
+        with pytest.raises(txpool.ProgrammingError, match="rollback-only"), refused:
+            pass
+    with refused as tx:
+        pass
+    assert tx.status is Status.COMMITTED
+
+
+def test_a_block_that_an_interrupt_has_kept_from_its_end_can_be_entered_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = txpool.transaction()
+
+    def strike(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def work() -> Transaction:
+        with block as begun:
+            return begun
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(txpool.transaction, "must_end", strike)
+        work()
+    assert work().status is Status.COMMITTED
+
+
 def test_no_block_can_join_what_can_only_roll_back() -> None:
     with pytest.raises(txpool.TransactionRolledBack), txpool.transaction() as tx:
         tx.set_rollback_only()

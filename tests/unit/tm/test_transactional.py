@@ -46,7 +46,7 @@ def test_propagations() -> None:
     assert not_supported() is None
     assert never() is None
     with pytest.raises(
-        txpool.ProgrammingError, match=r"must be called within.*with txpool\.transaction.*Nothing was done"
+        txpool.ProgrammingError, match=r"must be called within.*block of `txpool\.transaction.*Nothing was done"
     ):
         mandatory()
     with txpool.transaction() as tx:

@@ -195,7 +195,7 @@ DATASOURCE_KEYS = (
         "bucket.owner",
         "string",
         None,
-        "With driver = s3: the account that owns the bucket. A bucket of another account is refused.",
+        "With driver = s3 or iceberg: the account that owns the bucket. A bucket of another account is refused.",
         {"pattern": r"\d{12}", "right": "the twelve digits of an account"},
     ),
     Key(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from txpool.config import jdbc
 from txpool.config.keys import BROKERS, DATASOURCE_KEYS
+from txpool.config.keys.kinds import JUDGED, drivers_with, why_no_use
 from txpool.config.ownership import require_owned
 from txpool.config.properties import Properties
 from txpool.config.secrets import ConfiguredValue, Secret, ValueSource, escaped
@@ -133,6 +134,11 @@ class DataSourceSettings:
         return cls._from_layers(file_of(source), from_code(options, DATASOURCE_KEYS, "driver."), credentials)
 
     @classmethod
+    def load_without_idle(cls, path: str | Path) -> DataSourceSettings:
+        """Read a file for a process that opens a connection for each question: the pool keeps none open."""
+        return replace(cls.load(path), pool_min_size=0)
+
+    @classmethod
     def _from_layers(
         cls,
         file: Properties,
@@ -188,9 +194,8 @@ class DataSourceSettings:
         if not self.url.startswith(manager.schemes):
             advice = sqlalchemy_advice(self.url) or f"write {form}; passwords have keys of their own"
             raise values.error("url", f"is no url for {self.driver}: {advice}")
+        self._check_keys()
         manager.check(self)
-        if self.driver != jdbc.DRIVER:
-            self._check_no_jdbc()
         if self.mode not in manager.modes:
             modes = " or ".join(manager.modes)
             raise values.error("mode", f"is none of {manager.database}'s modes. Write mode = {modes}")
@@ -213,12 +218,21 @@ class DataSourceSettings:
             problem = "sets search_path, by which recovery would not find the table of marks: write "
             raise values.error("pool.initial-sql", f"{problem}cmr.table = schema.{self.cmr_table}, too")
 
-    def _check_no_jdbc(self) -> None:
-        has_jvm = jdbc.JMS in (self.driver, self.outbox_deliver)
-        for key in jdbc.KEYS:
-            if key in self.properties and not (has_jvm and key in jdbc.JVM_KEYS):
-                problem = f"has no use: driver = {self.driver} is no JDBC. Leave it out"
-                raise self.properties.error(key, problem)
+    def _check_keys(self) -> None:
+        """Refuse keys of other kinds. A driver of another package may have a use for any, but for JDBC's."""
+        for key in self.properties if self.driver in JUDGED else jdbc.KEYS:
+            drivers = drivers_with(key)
+            relays = self.outbox_deliver == jdbc.JMS and key in jdbc.JVM_KEYS
+            if drivers is not None and self.driver not in drivers and not relays and self._is_given(key):
+                raise self.properties.error(key, why_no_use(key, self.driver, self.properties))
+
+    def refuse(self, keys: Iterable[str], problem: str) -> None:
+        """ConfigurationError for the first of these keys that is given, and not by default."""
+        for key in filter(self._is_given, keys):
+            raise self.properties.error(key, problem)
+
+    def _is_given(self, key: str) -> bool:
+        return key in self.properties and self.properties.entry(key).source is not ValueSource.DEFAULT
 
     def _no_rows(self, manager: RegisteredManager) -> str:
         return f"{manager.database} has no such rows" if self.mode == "xa" else f"mode = {self.mode} prepares nothing"

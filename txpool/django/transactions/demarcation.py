@@ -18,6 +18,7 @@ from txpool.django.transactions.failures import as_djangos
 from txpool.errors import TransactionRolledBack
 from txpool.tm.ambient import ambient_variable, current, make_ambient
 from txpool.tm.completion.dropped import roll_back_abandoned
+from txpool.tm.completion.outcome import rolled_back
 from txpool.tm.demarcation.block import transaction
 from txpool.tm.manager import get_manager
 from txpool.tm.rules.extent import Extent, extent_of, is_over
@@ -59,6 +60,10 @@ class Demarcation(_Base):
         self._outlived = False
         #: The connection was taken in `_within`, and ends with that.
         self._inside = False
+        #: set_rollback(True) was called: who did so knows that nothing is kept.
+        self._undo_asked = False
+        #: The outermost block has rolled back, and its program knows of nothing.
+        self._untold: TransactionRolledBack | None = None
         #: Savepoints that are opened before the alias's first statement in the transaction.
         self._pending: list[str] = []
         super().__init__(settings_dict, alias)
@@ -263,7 +268,8 @@ class Demarcation(_Base):
                         make_ambient(None)
                     roll_back_abandoned(begun)
                 raise
-        self.errors_occurred = False
+        self.errors_occurred = self._undo_asked = False
+        self._untold = self.rollback_exc = None
 
     def _end(self, error: BaseException | None) -> None:
         block: Any = self._begun
@@ -287,6 +293,12 @@ class Demarcation(_Base):
         self._leave()
         if run:
             aliases.run_hooks()
+        if self._untold is not None:
+            raise as_djangos(self._untold)
+
+    def set_rollback(self, rollback: bool) -> None:
+        super().set_rollback(rollback)
+        self._undo_asked = rollback
 
     def _closed_by_its_block(self) -> None:
         """close() was called within the block: Django takes it for rolled back, and ends nothing."""
@@ -308,8 +320,14 @@ class Demarcation(_Base):
 
     def _rollback(self) -> None:
         if self._begun is not None:
-            if not self._begun.entered_transaction.ended:
-                self._end(sys.exc_info()[1] or _Undone())
+            begun, error = self._begun.entered_transaction, sys.exc_info()[1]
+            if begun.ended:
+                return
+            if error is None and not self._undo_asked and len(begun.datasources) > 1:
+                # Of one database Django's own backends do so in silence, too.
+                self._untold = rolled_back(begun.gtrid, f"an error within atomic() of alias {self.alias!r} was caught")
+                self._untold.__cause__ = self.rollback_exc
+            self._end(error or _Undone())
         else:
             self._require_outside("rollback")
             super()._rollback()

@@ -223,8 +223,8 @@ class PhaseTwoCommand(ABC):
 
     def _outcome_of_gone(self, raw: RawConnection, reply: PhaseTwoReply) -> BranchOutcome | None:
         """What became of a branch that this session does not know: see docs/explanation/a-branch-that-is-gone.md."""
-        until = self.release.until()
         while self._is_listed(raw):  # it is there, and the session that has prepared it is still connected
+            until = self.release.until()
             over = monotonic() > min(until, self._until or until)
             if not over:
                 loops.sleep(_RELEASE_INTERVAL)

@@ -71,6 +71,13 @@ class Driver(Protocol):
         """
         return
 
+    def hang_up(self, raw: RawConnection) -> None:
+        """Let no more pass: whoever waits on the connection gets an error, and so does all that comes later.
+
+        Any thread may call it; never raises. One that cannot do that cancels, as a file's.
+        """
+        self.cancel(raw)
+
     def begin(self, raw: RawConnection, label: str = "") -> bool:
         """Called before a statement: begin the local transaction. False if the driver does so with the statement.
 

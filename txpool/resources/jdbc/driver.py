@@ -185,6 +185,10 @@ class JdbcDriver:
         with suppress(Exception):  # the thread that waits for the statement gets its error
             raw.cancel()
 
+    def hang_up(self, raw: XaConnection) -> None:
+        with suppress(Exception):
+            raw.abort()
+
     def begin(self, raw: XaConnection, label: str = "") -> bool:
         """Begin the branch or the local transaction, if neither is begun. JDBC has no name for a session."""
         if raw.started or raw.begun:

@@ -231,6 +231,9 @@ class MySQLDriver(ABC):
                 return
             other.session.run(f"kill query {raw.session_number}", monotonic() + (timeout or _CANCEL_TIMEOUT))
 
+    def hang_up(self, raw: MySQLRawConnection) -> None:
+        raw.hang_up()
+
     def begin(self, raw: MySQLRawConnection, label: str = "") -> bool:
         """Begin the branch or the local transaction, if neither is begun. MariaDB has no name for a session."""
         if raw.started or raw.begun:

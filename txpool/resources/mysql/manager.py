@@ -52,7 +52,7 @@ class MySQL(Database):
     requirement = "txpool[mariadb]"
     log = LogPart("txpool.resources.mysql.log.server:MySQLLogServer", schemes)
     spark = SparkPart("txpool.spark.table.table_write:TaskWrite", "txpool.spark.table.mysql.dialect:TABLES")
-    sqlalchemy = SQLAlchemyPart("mysql+pymysql://", commits_for_tables=True)
+    sqlalchemy = SQLAlchemyPart("mysql+pymysql://", commits_for_tables=True, commits_for_levels=True)
     names_early = True
     waits_in_loop = True
     writes_rows = True
@@ -129,7 +129,7 @@ class MySQLClient(MySQL):
 
     driver = "mysqlclient"
     requirement = "txpool[mysqlclient]"
-    sqlalchemy = SQLAlchemyPart("mysql+mysqldb://", commits_for_tables=True)
+    sqlalchemy = SQLAlchemyPart("mysql+mysqldb://", commits_for_tables=True, commits_for_levels=True)
     waits_in_loop = False
 
     def _driver_class(self) -> type[MySQLDriver]:

@@ -219,6 +219,9 @@ class PsycopgDriver:
         with contextlib.suppress(Exception):
             raw.cancel_safe(timeout=CANCEL_TIMEOUT if timeout is None else timeout)
 
+    def hang_up(self, raw: PsycopgRawConnection) -> None:
+        raw.hang_up()
+
     def begin(self, raw: PsycopgRawConnection, label: str = "") -> bool:
         """As `Driver.begin`: psycopg, which would begin with the statement, finds it begun."""
         if raw.pgconn.transaction_status == IDLE:

@@ -120,6 +120,7 @@ class SQLiteDriver:
     def reset(self, raw: SQLiteRawConnection, timeout: float | None = None) -> None:
         with translated():
             if raw.changed or self._always_reset:
+                raw.rollback()  # once closed, it would hold its locks for as long as one of its cursors lives
                 self._open_anew(raw)
             else:
                 if hasattr(raw, "autocommit"):
@@ -156,6 +157,9 @@ class SQLiteDriver:
     def cancel(self, raw: SQLiteRawConnection, timeout: float | None = None) -> None:
         with contextlib.suppress(sqlite3.Error):
             raw.interrupt()
+
+    def hang_up(self, raw: SQLiteRawConnection) -> None:
+        self.cancel(raw)
 
     def begin(self, raw: SQLiteRawConnection, label: str = "") -> bool:
         """Begin with the write lock: a transaction that reads first can then always write. One that is read-only needs

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import LiteralString, Protocol
+from concurrent.futures import Executor, Future
+from contextlib import nullcontext, suppress
+from typing import Any, LiteralString, Protocol
 
 from txpool.datasource import DataSource
 from txpool.errors import OperationalError
@@ -10,6 +12,8 @@ from txpool.resources.parts import NO_SPARK
 from txpool.resources.postgresql.qualified import qualified
 from txpool.tm.transaction import Transaction
 
+#: How long a connection that was opened early has to answer.
+_PING_SECONDS = 5.0
 #: PostgreSQL's SQLSTATE if PREPARE TRANSACTION finds no free slot.
 _NO_SLOT_SQLSTATE = "53200"
 NO_SLOT = "All slots for prepared transactions are taken"
@@ -84,6 +88,41 @@ class _NoLimit:
         pass
 
 
+class SlotSession:
+    """The connection of a reservation, opened in a thread while Spark plans. It is closed if no reservation takes it.
+
+    Used by one thread, once.
+    """
+
+    def __init__(self, datasource: DataSource, beside: Executor) -> None:
+        self._driver = datasource.driver_adapter
+        self._opening: Future[Any] | None = beside.submit(self._driver.connect)
+
+    def take(self) -> Any:
+        """The connection; None if it was taken before, or was lost since: planning may run jobs for hours.
+
+        The driver's error if it could not connect.
+        """
+        opening, self._opening = self._opening, None
+        if opening is None:
+            return None
+        raw = opening.result()
+        try:
+            self._driver.ping(raw, _PING_SECONDS)
+        except Exception:
+            self._driver.close(raw)
+            return None
+        return raw
+
+    def __enter__(self) -> SlotSession:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._opening is not None:
+            with suppress(Exception):
+                self._driver.close(self._opening.result())
+
+
 class SlotReservation:
     """Prepared slots reserved for one job among all jobs of txpool, by an advisory lock for each.
 
@@ -92,9 +131,9 @@ class SlotReservation:
     also take the advisory locks. Either only keeps a write from using strategy direct; no outcome depends on it.
     """
 
-    def __init__(self, datasource: DataSource, slots: int) -> None:
+    def __init__(self, datasource: DataSource, slots: int, session: SlotSession | None = None) -> None:
         self._driver = datasource.driver_adapter
-        self._raw = self._driver.connect()
+        self._raw = (session and session.take()) or self._driver.connect()
         try:
             self._raw.autocommit = False
             cursor = self._raw.cursor()
@@ -130,10 +169,16 @@ class SlotReservation:
         self._driver.close(self._raw)
 
 
-def try_reserve(datasource: DataSource, slots: int) -> Reservation:
-    """Reserve slots, as many as are free. The caller releases them."""
+def slot_session(datasource: DataSource, beside: Executor) -> SlotSession | nullcontext[None]:
+    """Begin to open a reservation's connection; None if the server has no such slots."""
     spark = datasource.resource_manager.spark or NO_SPARK
-    return SlotReservation(datasource, slots) if spark.counts_slots else _NoLimit()
+    return SlotSession(datasource, beside) if spark.counts_slots else nullcontext()
+
+
+def try_reserve(datasource: DataSource, slots: int, session: SlotSession | None = None) -> Reservation:
+    """Reserve slots, as many as are free, over the session if there is one. The caller releases them."""
+    spark = datasource.resource_manager.spark or NO_SPARK
+    return SlotReservation(datasource, slots, session) if spark.counts_slots else _NoLimit()
 
 
 def reserve(datasource: DataSource, partitions: int, gtrid: str) -> Reservation:

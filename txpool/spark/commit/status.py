@@ -45,11 +45,6 @@ class TaggedJob:
         self._bus = scala.listenerBus()
         self._tracker = scala.statusTracker()
         self._store = scala.statusStore()
-        java: Any = context._jvm
-        v1 = java.org.apache.spark.status.api.v1
-        self._by_id = v1.TaskSorting.ID
-        self._failed = _java_list(java, v1.TaskStatus.FAILED, v1.TaskStatus.KILLED)
-        self._running = _java_list(java, v1.TaskStatus.RUNNING)
 
     def __enter__(self) -> TaggedJob:
         publish(current())  # the session may be newer than the transaction, and later jobs of the user need it, too
@@ -75,7 +70,7 @@ class TaggedJob:
         if job is None or not job.numFailedTasks() + job.numKilledTasks():
             return FailedAttempts()
         number = self._writing_stage(job)
-        return FailedAttempts(dict(self._tasks(number, self._failed)), dict(self._tasks(number, self._running)))
+        return FailedAttempts(dict(self._tasks(number, "FAILED", "KILLED")), dict(self._tasks(number, "RUNNING")))
 
     def attempts(self) -> tuple[int, bool]:
         """The number of attempts that the ended job started, and whether each of them succeeded."""
@@ -93,9 +88,14 @@ class TaggedJob:
         stages = job.stageIds()
         return max(int(stages.apply(n)) for n in range(stages.size()))
 
-    def _tasks(self, stage: int, statuses: Any) -> Iterator[tuple[int, int]]:
+    def _tasks(self, stage: int, *names: str) -> Iterator[tuple[int, int]]:
+        java: Any = self._context._jvm
+        v1 = java.org.apache.spark.status.api.v1
+        statuses = java.java.util.ArrayList()
+        for name in names:
+            statuses.add(getattr(v1.TaskStatus, name))
         for attempt in range(self._store.lastStageAttempt(stage).attemptId() + 1):
-            tasks = self._store.taskList(stage, attempt, 0, _ALL, self._by_id, statuses)
+            tasks = self._store.taskList(stage, attempt, 0, _ALL, v1.TaskSorting.ID, statuses)
             for task in map(tasks.apply, range(tasks.size())):
                 yield task.taskId(), task.partitionId()
 
@@ -114,11 +114,3 @@ def _attempts(store: Any, stage: int) -> tuple[int, bool]:
     last = store.lastStageAttempt(stage)
     started = sum(store.taskList(stage, n, _ALL).size() for n in range(last.attemptId() + 1))
     return started, started == last.numCompleteTasks()
-
-
-def _java_list(java: Any, *members: Any) -> Any:
-    """A java.util.List."""
-    java_list = java.java.util.ArrayList()
-    for member in members:
-        java_list.add(member)
-    return java_list

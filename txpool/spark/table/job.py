@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,8 +15,8 @@ from pyspark.sql import DataFrame
 from txpool.datasource import DataSource
 from txpool.resources.recovery_access import StagingTable
 from txpool.spark.commit.attempts import PartitionResult, require_all
-from txpool.spark.commit.before_job import note_locations, settle_earlier_runs
-from txpool.spark.commit.slots import Reservation, reserve, try_reserve
+from txpool.spark.commit.before_job import note_locations
+from txpool.spark.commit.slots import Reservation, SlotSession, reserve, slot_session, try_reserve
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.commit.write import SparkWrite, WriteUndone
 from txpool.spark.table.dialect import Merge, TableDialect
@@ -56,17 +57,25 @@ class TableJob:
     progress: Callable[[Progress], object] | None
     #: The report of the write so far.
     report: WriteReport
+    #: What runs while Spark plans: what earlier runs have left in the database is being settled, and is before the job.
+    beside: Executor
+    settled: Future[None]
 
     def run(self, df: DataFrame) -> WriteReport:
         """Write the rows of a DataFrame whose columns have the names and types of the table's."""
         context = df.sparkSession.sparkContext
-        settle_earlier_runs(self.transaction.log, [self.source])
         with ExitStack() as stack:
             job = stack.enter_context(TaggedJob(context, self.report.label))
             self.transaction.on_cancel(job.cancel)
+            session = None
+            if self.strategy != STAGED:
+                session = stack.enter_context(slot_session(self.source, self.beside))
             done = context.accumulator({}, FinishedPartitions()) if self.progress is not None else None
+            mapped = mapped_in_arrow(df, ArrowTask(self._writers(), done), RESULT)
+            mapped._jdf.queryExecution().executedPlan()  # planned meanwhile; Spark keeps the plan
+            self.settled.result()
             # Spark may run jobs of its own here, to determine the number of partitions.
-            rdd = mapped_in_arrow(df, ArrowTask(self._writers(), done), RESULT).rdd
+            rdd = mapped.rdd
             partitions = rdd.getNumPartitions()
 
             def collect() -> list[dict[str, Any]]:
@@ -75,7 +84,7 @@ class TableJob:
                     return [json.loads(row.packed) for row in rdd.collect()]
 
             stack.callback(context.setLocalProperty, STRATEGY, "")
-            reservation = self._reserve_slots(partitions)
+            reservation = self._reserve_slots(partitions, session)
             if reservation is not None:
                 try:
                     context.setLocalProperty(STRATEGY, DIRECT)
@@ -114,11 +123,11 @@ class TableJob:
             STAGED: StagedCopy(staged, datasources, gtrid, write),
         }
 
-    def _reserve_slots(self, partitions: int) -> Reservation | None:
+    def _reserve_slots(self, partitions: int, session: SlotSession | None) -> Reservation | None:
         """Reserve the slots of a direct write until the transaction has ended; None for a staged write."""
         if self.strategy == STAGED:
             return None
-        reservation = try_reserve(self.source, partitions + 1)  # the driver's own branch needs one, too
+        reservation = try_reserve(self.source, partitions + 1, session)  # the driver's own branch needs one, too
         if not reservation.enough:
             if self.strategy == "auto":
                 return None

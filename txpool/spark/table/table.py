@@ -85,6 +85,8 @@ def write_table(
     key is NULL; OperationalError if too few slots are free, or staged rows are lost. After an error the transaction
     rolls back.
     """
+    if not isinstance(table, str) or not table:
+        raise ProgrammingError(f"table is {table!r}: give the table's name. Nothing was done.")
     _check(mode, keys, strategy, atomicity, max_partitions)
     outer = current()
     if outer is not None and not outer.ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ from pyspark.sql import DataFrame
 from txpool.datasource import DataSource, Source
 from txpool.errors import ProgrammingError
 from txpool.resources.records import EarlierRun
+from txpool.spark.commit.before_job import settle_earlier_runs
 from txpool.spark.commit.direct_writes import note_direct_write, require_visible
 from txpool.spark.commit.session import has_at_most
 from txpool.spark.commit.write import next_number
@@ -68,7 +70,7 @@ class TableWrite:
 
     def _coalesced(self, df: DataFrame) -> DataFrame:
         limit = self.max_partitions
-        return df if limit is None or has_at_most(df, limit) else df.coalesce(limit)
+        return df if limit is None or has_at_most(self.df, limit) else df.coalesce(limit)
 
 
 class TaskWrite(TableWrite):
@@ -109,16 +111,21 @@ class TaskWrite(TableWrite):
         if not self._is_wanted(target):
             return report
         require_visible(ambient, self.source, target.name, self.mode)
-        df, layout = dialect.match(self.df, target.columns, target.name)
-        dialect.require_unique(target, self.keys, layout.names)
-        table = dialect.staging_table(ambient.gtrid, report.write)
-        merge = dialect.merge(self.source, table, target, layout, mode=self.mode, keys=self.keys, created=new or ())
-        strategy = _chosen_strategy(self.strategy, self.source, dialect, merge, worked=worked)
-        dialect.require_privileges(
-            self.source, target, layout.names, mode=self.mode, keys=self.keys, strategy=strategy, stacklevel=6
-        )
-        job = TableJob(ambient, self.source, dialect, table, merge, strategy, self.progress, report)
-        report = job.run(self._coalesced(df))
+        with ThreadPoolExecutor(1, "txpool-spark-earlier-runs") as beside:
+            # Spark plans meanwhile.
+            settled = beside.submit(settle_earlier_runs, ambient.log, [self.source])
+            df, layout = dialect.match(self.df, target.columns, target.name)
+            dialect.require_unique(target, self.keys, layout.names)
+            table = dialect.staging_table(ambient.gtrid, report.write)
+            merge = dialect.merge(self.source, table, target, layout, mode=self.mode, keys=self.keys, created=new or ())
+            strategy = _chosen_strategy(self.strategy, self.source, dialect, merge, worked=worked)
+            dialect.require_privileges(
+                self.source, target, layout.names, mode=self.mode, keys=self.keys, strategy=strategy, stacklevel=6
+            )
+            job = TableJob(
+                ambient, self.source, dialect, table, merge, strategy, self.progress, report, beside, settled
+            )
+            report = job.run(self._coalesced(df))
         if report.strategy == DIRECT and report.rows:
             note_direct_write(ambient, self.source, target.name)
         return report

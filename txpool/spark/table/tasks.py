@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark import Accumulator, TaskContext
+from pyspark.sql.types import StringType, StructField, StructType
 
 from txpool.datasource import connect
 from txpool.spark.commit.attempts import PartitionResult
@@ -30,7 +31,7 @@ from txpool.spark.task.worker import prepare_worker
 STRATEGY = "txpool.write.place"
 DIRECT, STAGED = "direct", "staged"
 #: The schema of the rows that the job returns: a packed PartitionResult for each partition.
-RESULT = "packed string"
+RESULT = StructType([StructField("packed", StringType())])
 #: The additional column of a staging table: the attempt that wrote the row.
 ATTEMPT = "txpool_attempt"
 

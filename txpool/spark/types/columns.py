@@ -129,18 +129,21 @@ def selected(
     conversion: Callable[[StructField, Column], Callable[[Any], Any] | None],
 ) -> DataFrame:
     """The DataFrame with the table's column names; `conversion` returns a function for values to convert, or None."""
-    conversions = [conversion(field, column) for field, column in pairs]
-    if not any(conversions) and all(field.name == column.name for field, column in pairs):
-        return df  # select() would cost a millisecond or two for each column
-    values = (df[_reference(field.name)] for field, _ in pairs)
-    converted = (
-        value if convert is None else convert(value) for value, convert in zip(values, conversions, strict=True)
-    )
-    return df.select(*(value.alias(column.name) for value, (_, column) in zip(converted, pairs, strict=True)))
+    converted = {
+        field.name: convert(df[_reference(field.name)])
+        for field, column in pairs
+        if (convert := conversion(field, column)) is not None
+    }
+    # Each column that Spark is told of costs several calls to Java.
+    if converted:
+        df = df.withColumns(converted)
+    if any(field.name != column.name for field, column in pairs):
+        df = df.toDF(*(column.name for _, column in pairs))
+    return df
 
 
 def mapped_in_arrow(
-    df: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
+    df: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: T.StructType
 ) -> DataFrame:
     """As `df.mapInArrow`, if columns may have any names; the function knows them by their places."""
     if any(_reference(name) != name for name in df.columns):  # PySpark would not find these

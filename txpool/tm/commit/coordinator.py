@@ -26,6 +26,7 @@ from collections.abc import Callable
 from time import time
 
 from txpool import failpoints
+from txpool.errors import described
 from txpool.log.base import DecisionLog, Heuristic
 from txpool.resources.base import (
     Branch,
@@ -506,7 +507,7 @@ class Coordinator:
         if not isinstance(error, Exception):
             self._result.interrupt = error
         gtrid = self._request.gtrid
-        logger.warning("%s: %s: %s", gtrid, self.phase.value, error, extra={"gtrid": gtrid})
+        logger.warning("%s: %s: %s", gtrid, self.phase.value, described(error), extra={"gtrid": gtrid})
 
     def _fenced(self) -> bool:
         return self._required_log().is_fenced(split_gtrid(self._request.gtrid).incarnation)

@@ -327,7 +327,7 @@ class Completion:
             branch: Any = None
             if enlistment.pooled is not None:
                 branch = enlistment.settled_branch()
-                role = branch.role
+                role = None if branch is None else branch.role
                 if role is MARKED:
                     marked, branch = branch, None
                 elif role is LAST:

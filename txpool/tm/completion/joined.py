@@ -27,6 +27,11 @@ def note_left(transaction: HasValues, block: object) -> None:
     transaction.values.get(_OPEN, WeakSet()).discard(block)
 
 
+def is_joined(transaction: HasValues, block: object) -> bool:
+    """Whether the block has joined it, and was not left."""
+    return block in transaction.values.get(_OPEN, ())
+
+
 def has_open_blocks(transaction: HasValues) -> bool:
     """Whether one of another task or thread is open: asked by who ends the transaction."""
     return bool(transaction.values.get(_OPEN))

@@ -18,8 +18,8 @@ from txpool.sql.characteristics import UNSPECIFIED, Characteristics, IsolationLe
 from txpool.tm.ambient import ambient_variable, live, make_ambient
 from txpool.tm.commit.annotations import checked_note
 from txpool.tm.completion import dropped
-from txpool.tm.completion.joined import note_joined, note_left
-from txpool.tm.completion.status import OPEN
+from txpool.tm.completion.joined import is_joined, note_joined, note_left
+from txpool.tm.completion.status import OPEN, UNDER_WAY
 from txpool.tm.demarcation.propagation import require_recordable
 from txpool.tm.manager import get_manager
 from txpool.tm.rules.extent import CONTEXTLIB, Extent, entrances, extent_of, learn_entrance
@@ -91,6 +91,8 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
             self._idempotent = idempotent_transaction(transaction_id, record_in)
         #: The transaction that this block has begun; None if it has joined one.
         self.begun: Transaction | None = None
+        #: It has joined one, the last time that it was entered.
+        self.joined = False
         #: In a Spark task it may begin a transaction beside the driver's.
         self._requires_new = False
 
@@ -98,12 +100,13 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
         ambient = ambient_variable.get()
         if ambient is not None and ambient.extent is not None:
             ambient = live(ambient, _getframe(1))
-        self.joined = ambient is not None and not ambient.ended
-        if ambient is not None and self.joined:
+        if self.joined or self.begun is not None:
+            self._require_left()
+        if ambient is not None and not ambient.ended:
             if not ambient.active:
                 ambient.require_active()
             ambient.characteristics.require_allows(self._characteristics, ambient.gtrid)
-            self.entered_transaction = ambient
+            self.entered_transaction, self.joined = ambient, True
             if self._idempotent is not None:
                 self._idempotent.claim(ambient)
             if self._note and not ambient.note:
@@ -122,6 +125,7 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
                     origin = frame.f_code, frame.f_lasti
             if ambient is not None:
                 dropped.require_not_abandoned(ambient)
+            self.joined = False
             begun = get_manager().new_transaction(self._timeout, characteristics=self._characteristics)
             try:
                 self._begin(begun)
@@ -140,6 +144,17 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
                     self.__exit__(type(error), error, error.__traceback__)
                     raise
         return self.entered_transaction
+
+    def _require_left(self) -> None:
+        """ProgrammingError if it was entered, and not left: it knows of one entrance, so the other would not end."""
+        entered = self.entered_transaction
+        if entered.status not in UNDER_WAY or entered.abandoned or entered.of_parent_process:
+            return
+        if is_joined(entered, self) if self.joined else entered.block == ref(self):
+            raise ProgrammingError(
+                f"this block was entered before, in {entered.gtrid}, and is not left yet: each `with` needs a block of "
+                "its own, which `txpool.transaction()` makes. Nothing was done"
+            )
 
     @classmethod
     def of_call(
@@ -162,7 +177,6 @@ class transaction:  # noqa: N801 - it reads as a word of the language: `with tra
     def entered(cls, begun: Transaction) -> transaction:
         """A block that is entered already, for code that leaves it by `must_end`, `end` and `leave_context`."""
         block = cls()
-        block.joined = False
         block._begin(begun)
         return block
 

@@ -206,7 +206,7 @@ def _around(
     if propagation == "mandatory" and not inside:
         raise ProgrammingError(
             f"{name}() must be called within a transaction (propagation mandatory), and there is none here: call it in "
-            "a `with txpool.transaction()`. Nothing was done"
+            "a block of `txpool.transaction()`. Nothing was done"
         )
     if propagation == "never" and ambient is not None and inside:
         raise ProgrammingError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from txpool.errors import ProgrammingError
+from txpool.errors import LogError, ProgrammingError
 from txpool.resources.base import Role
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ WRITE_A_LOG = (
 )
 
 
+class LogMissing(ProgrammingError, LogError):
+    """A decision log is needed, and none is configured: no message is the reason, say."""
+
+
 def require_atomic(
     gtrid: str, others: Sequence[TakesPart[Any]], datasource: TakesPart[Any], *, adopted: bool, logged: bool
 ) -> None:
@@ -26,7 +30,7 @@ def require_atomic(
     datasources = [*others, datasource]
     local = next((each for each in datasources if each.role is Role.ALONE), None)
     unprepared = [each for each in datasources if each.role in (Role.MARKED, Role.LAST)]
-    reason = None
+    reason, kind = None, ProgrammingError
     if local is not None and (others or adopted):
         reason = f"{local.name} has mode=local, so it must be alone. Give it mode=cmr, in a file of its own"
     elif len(unprepared) > 1:
@@ -36,17 +40,15 @@ def require_atomic(
             "such datasource can be in a transaction"
         )
     elif (others or adopted) and not logged:
-        reason = f"it is the second one, and two need a decision log. {WRITE_A_LOG}"
+        reason, kind = f"it is the second one, and two need a decision log. {WRITE_A_LOG}", LogMissing
     if reason is not None:
-        raise ProgrammingError(
-            f"datasource {datasource.name} cannot join {gtrid}: {reason}. The transaction is as it was."
-        )
+        raise kind(f"datasource {datasource.name} cannot join {gtrid}: {reason}. The transaction is as it was.")
 
 
 def require_log(gtrid: str, name: str, *, logged: bool) -> None:
     """ProgrammingError without a decision log, if what is in it is prepared in any case."""
     if not logged:
-        raise ProgrammingError(
+        raise LogMissing(
             f"{name} cannot join {gtrid}: what is prepared there needs a decision log, by which recovery ends it after "
             f"a crash. {WRITE_A_LOG}"
         )

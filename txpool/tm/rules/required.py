@@ -103,7 +103,7 @@ class Required:
                 f"datasource {self._name}: a statement outside any transaction, and transaction.required = strict "
                 f"refuses that. Nothing was done. {_WHAT_TO_DO}"
             )
-        while frame.f_back is not None and _package(frame) in _LIBRARIES:
+        while frame.f_back is not None and (_package(frame) in _LIBRARIES or _is_handle_code(frame)):
             frame = frame.f_back
         names = frame.f_globals
         warnings.warn_explicit(
@@ -125,7 +125,7 @@ class Required:
 
 
 _WHAT_TO_DO = (
-    "Work within `with txpool.transaction()` or a function that is @txpool.transactional. A new thread is in no "
+    "Work within a block of `txpool.transaction()` or a function that is @txpool.transactional. A new thread is in no "
     "transaction: resume() the transaction there, or use its connection. Put what must be outside into a function with "
     'the propagation "not_supported"'
 )

@@ -185,6 +185,28 @@ def test_sqlalchemy(managed: BranchDatabase) -> None:
     assert both(managed) == [[1, 2], [1]]
 
 
+def test_sqlalchemy_sets_an_isolation_level(managed: BranchDatabase) -> None:
+    """Its dialect commits for that."""
+    source = managed.datasource(pool_max_size=1)
+    engine = create_engine(source)
+    variable = "@@tx_isolation" if managed.server.is_mariadb else "@@transaction_isolation"
+
+    def level(connection: Any) -> Any:
+        return connection.exec_driver_sql(f"select {variable}").scalar()
+
+    with engine.connect().execution_options(isolation_level="SERIALIZABLE") as connection:
+        assert level(connection) == "SERIALIZABLE"
+    with engine.connect() as connection:
+        assert level(connection) == "REPEATABLE-READ"
+    with txpool.transaction():
+        for each in (engine, create_engine(source, isolation_level="SERIALIZABLE")):
+            with pytest.raises(txpool.ProgrammingError, match="isolation_level 'SERIALIZABLE' was not set"):
+                each.connect().execution_options(isolation_level="SERIALIZABLE")
+        with engine.begin() as connection:
+            connection.exec_driver_sql("insert into work values (1, 1)")
+    assert managed.rows() == [1]
+
+
 @pytest.mark.parametrize("mode", ["xa", "cmr", "local"])
 def test_a_missing_table_is_no_part_of_a_transaction(managed: BranchDatabase, mode: str) -> None:
     import pandas

@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 
 import psycopg
+import pytest
 
 from tests.integration.resources.postgresql.branches import BranchDatabase, driver_of, new_xid
 from txpool.config.secrets import Secret
 from txpool.resources.base import BranchOutcome, BranchRecord
+from txpool.resources.postgresql.branches import recovery
 from txpool.resources.postgresql.branches.recovery import PostgreSQLBranchRecovery
 
 
@@ -32,6 +34,19 @@ def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(wor
     assert manager.commit(there.record) is BranchOutcome.UNKNOWN
     assert len(world.databases.prepared()) == 3
     other.raw.close()
+
+
+def test_very_many_are_listed_a_part_at_a_time(world: BranchDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_FETCH", "fetch 2 from txpool_prepared")
+    branches = [BranchDatabase(world.databases, "one") for _ in range(5)]
+    expected = [each.prepared_branch().record.xid for each in branches]
+    manager = PostgreSQLBranchRecovery("one", world.driver)
+    assert [each.xid for each in manager.recover()] == expected
+    with manager.connected() as access:
+        assert [each.xid for each in access.each_prepared()] == expected
+        assert [each.xid for each in access.each_prepared()] == expected
+    for each in branches:
+        each.raw.close()
 
 
 def test_absent_without_evidence_is_lost(world: BranchDatabase) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from txpool.resources.messages.tables import LOCKS, MessageTables
+from txpool.resources.messages.tables import DELETE, LOCKS, READ, MessageTables
 from txpool.resources.mysql.tables.own_tables import create_table, database_of, is_ours, require_database
 from txpool.resources.mysql.tables.records import outside_pool
 
@@ -21,6 +21,7 @@ _NAMES: Final = {
     "tries": "txpool_message_tries",
 }
 _NAME: Final = "varchar(249) character set utf8mb4 collate utf8mb4_bin not null"
+_BY_NUMBER: Final = "force index (primary)"
 _MESSAGES: Final = f"""
     number bigint auto_increment primary key, queue {_NAME}, id text character set utf8mb4 not null,
     message_key text character set utf8mb4, body longblob, headers mediumtext character set utf8mb4 not null,
@@ -45,6 +46,9 @@ class MySQLMessages(MessageTables):
     #: Not of the local time, which comes twice when summer time ends.
     now = "(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) / 1e6)"
     reads_snapshots = True
+    # By another plan, which it has for few rows, it would lock all rows of the queue, and wait for those of others.
+    reads = READ.replace("{messages}", f"{{messages}} {_BY_NUMBER}")
+    deletes = DELETE.replace("{messages}", f"{{messages}} using {{messages}} {_BY_NUMBER}")
 
     def create(self, source: DataSource) -> None:
         with outside_pool(source.driver_adapter) as raw:

@@ -42,6 +42,9 @@ PREPARED = qualified(
     order by p.prepared
 """
 )
+# There may be very many: a part of them is in memory at a time.
+_DECLARE = f"declare txpool_prepared no scroll cursor for {PREPARED}"
+_FETCH = "fetch 2000 from txpool_prepared"
 
 
 class PostgreSQLBranchRecovery(EndsBranches):
@@ -92,12 +95,20 @@ class PostgreSQLBranchRecovery(EndsBranches):
 
     def recover(self) -> list[PreparedBranch]:
         """The prepared branches of the whole cluster, as pg_prepared_xacts shows them to every role."""
+        return list(self.each_prepared())
+
+    def each_prepared(self) -> Iterator[PreparedBranch]:
+        """As `recover`, one after the other. The server lists all of them before the first."""
         with self._connection() as raw:
             system = raw.identity.partition("/")[0]
-            rows = raw.execute(PREPARED).fetchall()
             encoding, timeline = raw.info.encoding, raw.timeline
             role = raw.role if self._user is None else None
-        return branches_of(rows, system=system, encoding=encoding, timeline=timeline, role=role, owners=self._owners)
+            raw.execute(_DECLARE)
+            while rows := raw.execute(_FETCH, prepare=False).fetchall():
+                yield from branches_of(
+                    rows, system=system, encoding=encoding, timeline=timeline, role=role, owners=self._owners
+                )
+            raw.rollback()  # which closes the cursor
 
     def slots(self) -> PreparedSlots:
         """The prepared slots of the whole cluster."""

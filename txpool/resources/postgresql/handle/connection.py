@@ -13,9 +13,10 @@ import psycopg
 from psycopg.abc import AdaptContext
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import Format, PGconn, TransactionStatus
+from psycopg.transaction import OutOfOrderTransactionNesting
 
 from txpool.dbapi.driver_attributes import Attribute, forwards
-from txpool.dbapi.refusals import autocommit_refused
+from txpool.dbapi.refusals import autocommit_refused, disturbed, mode_too_late
 from txpool.errors import InterfaceError, described, translated
 from txpool.resources.postgresql.handle.cursor import ExecutedCursor, PsycopgCursor, UserCursor, require_seen
 from txpool.resources.postgresql.handle.two_phase import TwoPhaseConnection
@@ -83,10 +84,16 @@ class TransactionBlock(psycopg.Transaction):
                 return self._left_behind(error)
             try:
                 return super().__exit__(kind, error, trace)
+            except OutOfOrderTransactionNesting as refused:  # what was to be undone was not
+                enlistment.owner().set_rollback_only(refused)  # type: ignore[union-attr]
+                raise
             finally:
                 if self._mark is not None:
                     undone = self.status is not self.Status.COMMITTED
                     enlistment.savepoints.leave_block(self._mark, undone=undone)  # type: ignore[union-attr]
+                    if undone and self._mark.disturbed:
+                        cause = disturbed(enlistment.datasource.name, enlistment.gtrid)
+                        enlistment.owner().set_rollback_only(cause)  # type: ignore[union-attr]
 
     def _left_behind(self, error: BaseException | None) -> bool:
         """Leave it after the end of its connection, or of the transaction around it: what was done in it ended so, too.
@@ -222,7 +229,7 @@ class PsycopgConnection(TwoPhaseConnection):
             with translated(), self.raw_connection().pipeline() as pipeline:
                 yield pipeline
             return
-        with enlistment.started(self):
+        with enlistment.started(self, kind="pipeline"):
             outermost, enlistment.in_pipeline = not enlistment.in_pipeline, True
             try:
                 with enlistment.raw.pipeline() as pipeline:
@@ -291,7 +298,12 @@ class PsycopgConnection(TwoPhaseConnection):
     def _set_mode(self, enlistment: Enlistment, name: str, value: Any) -> None:
         if name != "autocommit":
             if value != getattr(enlistment.raw, name):
-                setattr(enlistment.raw, name, value)  # psycopg refuses it once the transaction has begun
+                try:
+                    setattr(enlistment.raw, name, value)
+                except psycopg.ProgrammingError as error:  # the transaction has begun
+                    raise psycopg.ProgrammingError(
+                        mode_too_late(name, value, enlistment.datasource.name, enlistment.gtrid)
+                    ) from error
         elif value:
             raise autocommit_refused(enlistment.datasource.name, enlistment.gtrid)
 

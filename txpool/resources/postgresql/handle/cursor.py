@@ -72,7 +72,7 @@ class PsycopgCursor(PEP249Cursor):
     @contextmanager
     def copy(self, statement: Any, params: Any = None, *, writer: Writer | None = None) -> Iterator[Copy]:
         """COPY, as psycopg's; inside a transaction nobody else can use the connection until its block ends."""
-        with self._block(statement):
+        with self._block(statement, "COPY"):
             if writer is not None:
                 write_through(writer, self.raw)
             with self.raw.copy(statement, params, writer=writer) as copy:
@@ -80,7 +80,7 @@ class PsycopgCursor(PEP249Cursor):
 
     def stream(self, query: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """Rows as they arrive, as psycopg's; inside a transaction nobody else can use the connection meanwhile."""
-        with self._block(query):
+        with self._block(query, "stream"):
             yield from self.raw.stream(query, *args, **kwargs)
 
     def next_here(self, stream: Iterator[Any], end: object) -> Any:
@@ -123,7 +123,7 @@ class PsycopgCursor(PEP249Cursor):
         return super()._fetch_left(method, args)
 
     @contextmanager
-    def _block(self, statement: Any) -> Iterator[None]:
+    def _block(self, statement: Any, kind: str) -> Iterator[None]:
         connection = self._connection
         enlistment = connection.current_enlistment()
         if not self._is_on(enlistment or connection.pooled):
@@ -140,7 +140,7 @@ class PsycopgCursor(PEP249Cursor):
                     pooled.since = 0.0
             else:
                 require_seen(connection, enlistment, statement)
-                with enlistment.started(connection, statement):
+                with enlistment.started(connection, statement, kind=kind):
                     yield
         finally:
             if outlives_transaction(sent_by(self.raw)):

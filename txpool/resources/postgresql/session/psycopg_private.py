@@ -112,10 +112,12 @@ def has_page(cursor: psycopg.ServerCursor[Any]) -> bool:
 
 
 def part_that_has_arrived(copy: psycopg.Copy) -> Any:
-    """The next part of COPY TO's data, empty at its end; None if it has not arrived, and `read()` would wait for it.
+    """The next part of COPY TO's data, empty at its end; None if `read()` would wait for it, or behind the end.
 
     Behind the last part it waits for the COPY's result: libpq cannot be asked twice for what it has told once.
     """
+    if copy._finished:
+        return None
     steps = copy._read_gen()
     try:
         events = next(steps)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -78,6 +81,14 @@ class PsycopgRawConnection(SparingConnection):
             return self.pgconn.backend_pid
         begun = self.begun
         return int(value(begun[1]) or 0) if len(begun) > 1 and begun[1].ntuples else 0
+
+    def hang_up(self) -> None:
+        """Let no more pass: a thread that waits for an answer gets an error, and so does who sends. Any thread may."""
+        with suppress(OSError, psycopg.Error):  # it is closed
+            descriptor = self.pgconn.socket
+            with socket.socket(fileno=os.dup(descriptor)) as same:
+                if self.pgconn.socket == descriptor:  # else the number may have been another's by then
+                    same.shutdown(socket.SHUT_RDWR)
 
     def note_reported(self) -> None:
         """Note what the server has reported of the session, which its next user shall find. No I/O."""

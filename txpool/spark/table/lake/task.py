@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import Accumulator, TaskContext
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from txpool.errors import ConfigurationError, OperationalError, described
 from txpool.lake.journals.base import WarehouseJournals
@@ -27,7 +28,7 @@ from txpool.spark.task.worker import prepare_worker
 from txpool.spark.types.encoding import ColumnEncoding, misfit
 
 #: The schema of the rows that the job returns: a packed PartitionResult for each partition, and the pickled DataFiles.
-RESULT = "packed string, files binary"
+RESULT = StructType([StructField("packed", StringType()), StructField("files", BinaryType())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from txpool.spark.commit.status import TaggedJob
 from txpool.spark.table.report import Progress, WriteReport, reporting
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from txpool.dbapi.cursor import PEP249Cursor
 
 COLLECTED = "collected"
+_ROWS = StructType([StructField("partition", IntegerType()), StructField("packed", BinaryType())])
 #: The staging table, in the connection's temporary database.
 STAGING = "temp.txpool_collected"
 
@@ -44,7 +46,7 @@ def collected(
     """
     with TaggedJob(df.sparkSession.sparkContext, report.label) as job:
         transaction.on_cancel(job.cancel)
-        rows = mapped_in_arrow(df, _Pack(encodings), "partition int, packed binary").localCheckpoint()
+        rows = mapped_in_arrow(df, _Pack(encodings), _ROWS).localCheckpoint()
         try:
             attempts, _ = job.attempts()
             partitions = rows.rdd.getNumPartitions()

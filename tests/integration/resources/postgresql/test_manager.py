@@ -39,7 +39,9 @@ def test_recover_lists_ours_and_tells_those_of_other_databases_of_the_server(wor
 def test_very_many_are_listed_a_part_at_a_time(world: BranchDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_FETCH", "fetch 2 from txpool_prepared")
     branches = [BranchDatabase(world.databases, "one") for _ in range(5)]
-    expected = [each.prepared_branch().record.xid for each in branches]
+    expected = [
+        each.prepared_branch(f"insert into work values ({number})").record.xid for number, each in enumerate(branches)
+    ]
     manager = PostgreSQLBranchRecovery("one", world.driver)
     assert [each.xid for each in manager.recover()] == expected
     with manager.connected() as access:

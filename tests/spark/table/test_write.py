@@ -174,6 +174,30 @@ def test_partitions_that_the_user_has_coalesced_stay_so(spark: SparkSession, dat
     assert rows(databases) == new(180)
 
 
+@pytest.mark.costly
+def test_few_rows_that_spark_holds_are_written_by_one_task(spark: SparkSession, databases: Databases) -> None:
+    df = frame(spark, 30, partitions=3).cache()
+    try:
+        assert write_table(df, "one.properties", "landed").partitions == 3  # its tasks share the work of making them
+        assert write_table(df.selectExpr("id + 30 as id", "who"), "one.properties", "landed").partitions == 3
+        assert df.count() == 30
+        with transaction():
+            assert write_table(df, "one.properties", "landed", "overwrite").partitions == 1
+        more = df.selectExpr("id + 30 as id", "who")
+        assert write_table(more, "one.properties", "landed").partitions == 3
+        assert rows(databases) == new(60)
+        assert write_table(df, "one.properties", "landed", "upsert", keys=["id"], max_partitions=2).partitions == 2
+    finally:
+        df.unpersist()
+    large = spark.range(0, 1, 1, 2).selectExpr("id + 60 as id", "repeat(uuid(), 100000) as who").cache()
+    try:
+        assert large.count() == 1
+        assert write_table(large, "one.properties", "landed").partitions == 2
+    finally:
+        large.unpersist()
+    assert rows(databases)[:-1] == new(60)
+
+
 def test_a_table_is_made_when_asked_for(spark: SparkSession, databases: Databases) -> None:
     mixed = frame(spark, 3).selectExpr("id as `Id`", "who", "array(id) as many", "map(who, id) as deep")
     with pytest.raises(ProgrammingError, match=r"no table public.fresh in one.*create=True"):

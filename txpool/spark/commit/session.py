@@ -13,6 +13,8 @@ from txpool.tm.manager import get_manager
 
 #: More than one, so that a core that finishes early has further tasks.
 _TASKS_FOR_A_CORE = 4
+#: A task costs as much as to write about so many bytes.
+_FEW_BYTES = 1 << 20
 
 
 def require_classic(session_or_df: Any, caller: str) -> None:
@@ -34,11 +36,27 @@ def context_of(df_or_rdd: Any, caller: str) -> SparkContext:
     return context
 
 
-def most_partitions(context: SparkContext) -> int | None:
+def most_useful(df: DataFrame) -> int | None:
     """The largest useful number of tasks of a write; None with dynamic allocation, since cores may be added later."""
+    if _holds_few(df):
+        return 1
+    context = df.sparkSession.sparkContext
     if _setting(context, "spark.dynamicAllocation.enabled") == "true":
         return None
     return _TASKS_FOR_A_CORE * context.defaultParallelism
+
+
+def _holds_few(df: DataFrame) -> bool:
+    """Whether Spark's session holds all rows in memory already, and they are few; runs no Spark job.
+
+    What is still to be computed counts as many, however few rows come out: its tasks are to share that work.
+    """
+    plan: Any = df._jdf.queryExecution().optimizedPlan()
+    kind = str(plan.getClass().getSimpleName())
+    held = kind == "LocalRelation" or (
+        kind == "InMemoryRelation" and bool(plan.cacheBuilder().isCachedColumnBuffersLoaded())
+    )
+    return held and int(plan.stats().sizeInBytes()) <= _FEW_BYTES
 
 
 def has_at_most(df: DataFrame, partitions: int) -> bool:

@@ -15,7 +15,7 @@ from txpool.datasource import Source, find_source
 from txpool.datasource.datasource import as_database
 from txpool.errors import NotSupportedError, ProgrammingError
 from txpool.resources.parts import NO_SPARK
-from txpool.spark.commit.session import context_of, most_partitions, warn_of_risks
+from txpool.spark.commit.session import context_of, most_useful, warn_of_risks
 from txpool.spark.table.dialect import dialect_of
 from txpool.spark.table.partition_transactions import write_partitions
 from txpool.spark.table.report import Progress, WriteReport
@@ -57,8 +57,9 @@ def write_table(
     PostgreSQL an unlogged one in the schema txpool_spark, and the driver moves the rows in its own branch. `auto` is
     direct if that is possible, and staged if tasks of a direct write would wait for each other. If there are
     more partitions than `max_partitions`, they are coalesced without a shuffle, as Spark's JDBC writer does by
-    numPartitions. The default is four for each core, since a task costs more than many rows do; with dynamic allocation
-    there is no limit. `progress` is called about once a second, in a thread of its own.
+    numPartitions. The default is four for each core, since a task costs more than many rows do, and one for at most
+    1 MiB that Spark holds in memory already; with dynamic allocation there is no other limit. `progress` is called
+    about once a second, in a thread of its own.
 
     Into SQLite the driver writes, in its own branch: the job ends first, executors keep the rows, and the driver
     fetches them partition by partition. Types whose values SQLite would change are refused.
@@ -114,7 +115,7 @@ def write_table(
         report = write_partitions(df, database, target, mode, transaction_id=transaction_id, progress=progress)
     else:
         # The driver fetches whole partitions into its memory, so there they are coalesced only on request.
-        limit = max_partitions or (most_partitions(context) if spark.tasks else None)
+        limit = max_partitions or (most_useful(df) if spark.tasks else None)
         kind: type[TableWrite] = resolve_name(spark.write)
         write = kind(df, source, table, mode, tuple(keys), create, strategy, transaction_id, limit, progress)
         with transaction() as ambient:

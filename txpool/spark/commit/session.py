@@ -51,7 +51,7 @@ def _holds_few(df: DataFrame) -> bool:
 
     What is still to be computed counts as many, however few rows come out: its tasks are to share that work.
     """
-    plan: Any = df._jdf.queryExecution().optimizedPlan()
+    plan: Any = df._jdf.queryExecution().withCachedData()
     kind = str(plan.getClass().getSimpleName())
     held = kind == "LocalRelation" or (
         kind == "InMemoryRelation" and bool(plan.cacheBuilder().isCachedColumnBuffersLoaded())

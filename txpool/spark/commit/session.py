@@ -37,7 +37,10 @@ def context_of(df_or_rdd: Any, caller: str) -> SparkContext:
 
 
 def most_useful(df: DataFrame) -> int | None:
-    """The largest useful number of tasks of a write; None with dynamic allocation, since cores may be added later."""
+    """The largest useful number of tasks of a write, which is one for few rows.
+
+    None with dynamic allocation, since cores may be added later.
+    """
     if _holds_few(df):
         return 1
     context = df.sparkSession.sparkContext

@@ -11,20 +11,32 @@ upsert doubles them, and a manifest that is written again has another value, whi
 
 It counts no NaN, and takes a file without a count for one without NaN. So a delete, an overwrite or an upsert by a
 condition that a file's least and greatest numbers meet removes the rows with NaN, too, and so do those of engines.
+
+Whether a row stays, it asks of each column of a condition by itself. So a delete or an overwrite loses rows for which
+the condition is unknown, since a column is null, and leaves rows that meet it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.avro import STRUCT_DOUBLE
 from pyiceberg.avro.reader import DoubleReader, UUIDReader
-from pyiceberg.expressions.visitors import _StrictMetricsEvaluationVisitor
+from pyiceberg.expressions.visitors import ROWS_MIGHT_NOT_MATCH, _StrictMetricsEvaluationVisitor
 from pyiceberg.io import pyarrow as io
-from pyiceberg.io.pyarrow import ArrowProjectionVisitor, ParquetFormatWriter, _determine_partitions
+from pyiceberg.io.pyarrow import (
+    ArrowProjectionVisitor,
+    ParquetFormatWriter,
+    _ConvertToArrowExpression,
+    _determine_partitions,
+    _expression_to_complementary_pyarrow,
+    expression_to_pyarrow,
+)
 from pyiceberg.types import DoubleType, FloatType, StructType
 
 from txpool.errors import DataError
@@ -40,10 +52,13 @@ _list = ArrowProjectionVisitor.list
 _map = ArrowProjectionVisitor.map
 _write = ParquetFormatWriter.write
 _close = ParquetFormatWriter.close
+_in = _ConvertToArrowExpression.visit_in
+_not_equal = _StrictMetricsEvaluationVisitor.visit_not_equal
+_not_in = _StrictMetricsEvaluationVisitor.visit_not_in
 
 
 def correct() -> None:
-    """Correct pyiceberg: the projection, partitioning, what it reads of partitions, and the counts of NaN."""
+    """Correct pyiceberg: the projection, partitioning, what it reads of partitions, the counts of NaN, conditions."""
     ArrowProjectionVisitor.list = _kept_list  # type: ignore[assignment, method-assign]
     ArrowProjectionVisitor.map = _kept_map  # type: ignore[assignment, method-assign]
     vars(io)[_determine_partitions.__name__] = _whole
@@ -52,6 +67,11 @@ def correct() -> None:
     ParquetFormatWriter.write = _write_and_count  # type: ignore[method-assign]
     ParquetFormatWriter.close = _close_with_counts  # type: ignore[method-assign]
     _StrictMetricsEvaluationVisitor._can_contain_nans = _can_contain_nans  # type: ignore[method-assign]
+    _StrictMetricsEvaluationVisitor.visit_not_equal = _unless_null(_not_equal)  # type: ignore[method-assign]
+    _StrictMetricsEvaluationVisitor.visit_not_in = _unless_null(_not_in)  # type: ignore[method-assign]
+    _ConvertToArrowExpression.visit_in = _known_in  # type: ignore[method-assign]
+    _ConvertToArrowExpression.visit_not_in = _known_not_in  # type: ignore[method-assign]
+    vars(io)[_expression_to_complementary_pyarrow.__name__] = _stays
 
 
 def _kept_list(self: ArrowProjectionVisitor, kind: Any, given: Any, *parts: Any) -> Any:
@@ -119,3 +139,31 @@ def _nans(column: pa.ChunkedArray, field: NestedField) -> Iterator[tuple[int, in
 def _can_contain_nans(self: _StrictMetricsEvaluationVisitor, field_id: int) -> bool:
     count = self.nan_counts.get(field_id)
     return isinstance(self._get_field(field_id).field_type, (DoubleType, FloatType)) if count is None else count > 0
+
+
+def _unless_null(visit: Callable[..., bool]) -> Callable[..., bool]:
+    """A null is not unequal to a value."""
+
+    @wraps(visit)
+    def visited(self: _StrictMetricsEvaluationVisitor, term: Any, *args: Any, **values: Any) -> bool:
+        if self._can_contain_nulls(term.ref().field.field_id):
+            return ROWS_MIGHT_NOT_MATCH
+        return visit(self, term, *args, **values)
+
+    return visited
+
+
+def _known_in(self: _ConvertToArrowExpression, term: Any, literals: set[Any]) -> pc.Expression:
+    """Null of a null, as any comparison."""
+    there = pc.field(self._get_field_name(term)).is_valid()
+    return pc.if_else(there, _in(self, term, literals), pa.scalar(None, pa.bool_()))
+
+
+def _known_not_in(self: _ConvertToArrowExpression, term: Any, literals: set[Any]) -> pc.Expression:
+    return ~_known_in(self, term, literals)
+
+
+def _stays(expr: Any, schema: Any = None) -> pc.Expression:
+    """What a delete leaves: rows that do not meet its condition, or for which that is unknown."""
+    met = expression_to_pyarrow(expr, schema)
+    return ~met | met.is_null()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -108,6 +109,50 @@ def test_a_name_with_which_spark_could_not_read_the_folder(spark: Any, exports: 
         with pytest.raises(txpool.ProgrammingError, match="Spark could not read"):
             write_files(spark.range(5), "exports.properties", name)
     assert os.listdir(exports) == []
+
+
+INSTANT = datetime.datetime(2026, 11, 27, 10, 0, 0, 123456, datetime.UTC)
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+def test_a_format_of_texts_keeps_microseconds_and_spaces(name: str, spark: Any, exports: Path) -> None:
+    """Spark's writers cut them off, unless told otherwise; what the caller says counts."""
+    plain = INSTANT.replace(tzinfo=None)
+    columns = "t timestamp, n timestamp_ntz, s string"
+    rows = spark.createDataFrame([(INSTANT, plain, " a ")], columns).coalesce(1)
+    write_files(rows, "exports.properties", "kept", format=name)
+    write_files(rows, "exports.properties", "told", format=name, timestampformat="yyyy")
+    ((file,), (told,)) = ([*(exports / folder).glob("part-*")] for folder in ("kept", "told"))
+    assert all(each in file.read_text() for each in (f"{plain.isoformat()}Z", f"{plain.isoformat()}", " a "))
+    assert f"{plain.isoformat()}Z" not in told.read_text()
+    (found,) = spark.read.format(name).schema(rows.schema).load(f"file://{exports}/kept").collect()
+    assert (found.n, found.s) == (plain, " a ")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "says"),
+    [
+        (INSTANT, "timestamp", "it is timestamp"),
+        (b"\xff", "binary", "it is binary"),
+        ("", "string", "would be null"),
+        ("__HIVE_DEFAULT_PARTITION__", "string", "would be null"),
+    ],
+)
+def test_what_the_name_of_a_folder_does_not_keep_is_refused(
+    value: Any, kind: str, says: str, spark: Any, exports: Path
+) -> None:
+    rows = spark.createDataFrame([(1, value)], f"id int, `P.1` {kind}")
+    with pytest.raises(Exception, match=says):
+        write_files(rows, "exports.properties", "day", partition_by=["p.1"])
+    assert [name for name in os.listdir(exports) if name != ".txpool"] == []
+
+
+def test_texts_that_the_name_of_a_folder_keeps(spark: Any, exports: Path) -> None:
+    texts = [None, "null", " a ", "a/b=%", "é"]
+    rows = spark.createDataFrame([*enumerate(texts)], "id int, `P.1` string")
+    write_files(rows, "exports.properties", "day", partition_by=["p.1"])
+    found = spark.read.schema(rows.schema).parquet(f"file://{exports}/day").orderBy("id").collect()
+    assert [row["P.1"] for row in found] == texts
 
 
 @pytest.mark.parametrize("lost", [False, True])

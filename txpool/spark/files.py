@@ -6,10 +6,11 @@ import os
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pyspark.sql import DataFrame, Observation
-from pyspark.sql.functions import count, lit
+from pyspark.sql.functions import count, lit, raise_error, when
+from pyspark.sql.types import BinaryType, StringType, TimestampType
 
 from txpool.datasource import Source, find_source
 from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, ProgrammingError
@@ -20,6 +21,14 @@ from txpool.resources.s3.work import STAGING
 from txpool.spark.commit.session import context_of
 from txpool.tm.ambient import current
 from txpool.tm.demarcation.block import transaction
+
+#: Options by which Spark's writers of texts keep what they would cut off: microseconds, and spaces at the ends.
+_KEPT: Final[dict[str, str | bool]] = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreLeadingWhiteSpace": False,
+    "ignoreTrailingWhiteSpace": False,
+}
 
 
 def write_files(
@@ -34,7 +43,8 @@ def write_files(
 ) -> None:
     """Write a DataFrame into a folder of files, as a part of the ambient transaction or in one of its own.
 
-    Spark's own writer does it, so `format` is any of its formats that write files, and `options` are the writer's.
+    Spark's own writer does it, so `format` is any of its formats that write files, and `options` are the writer's. In
+    texts it keeps microseconds and the spaces at their ends, unless the options say otherwise.
     The folder appears under this name when the transaction commits, whole. `overwrite` replaces a folder that is
     there; `error` raises. Every executor must have the datasource's folder under the same path. To a bucket the
     driver sends what Spark has written into the datasource's `staging`, and `mode` is `error`. Call it in the
@@ -45,6 +55,7 @@ def write_files(
     context = context_of(df, "write_files()")
     source, target = find_source(datasource), named(name)
     _require_possible(source, target, mode, options)
+    df = _partitionable(df, partition_by, target)
     with transaction() if current() is None else nullcontext():
         staged = folder(source, target, overwrite=mode == "overwrite")
         try:
@@ -52,7 +63,7 @@ def write_files(
                 observed, path = Observation(), f"file://{filled}"
                 elsewhere = not str(context.master).startswith("local")  # or it has this disk, and nothing is counted
                 counted = df.observe(observed, count(lit(1)).alias("rows")) if elsewhere else df
-                writer = counted.write.format(format).options(**options)
+                writer = counted.write.format(format).options(**_KEPT).options(**options)  # the last counts
                 # The folder is there, and empty: Spark would remove it to overwrite it.
                 writer.mode("append").partitionBy(*partition_by).save(path)
                 if not os.listdir(filled) and not df.isEmpty():  # not even Spark's own mark
@@ -99,6 +110,25 @@ def _require_possible(source: Source, name: str, mode: str, options: Collection[
             f"datasource {source.name} has no folder in which Spark writes before the upload, and nothing was done: "
             f"write {STAGING}"
         )
+
+
+def _partitionable(df: DataFrame, columns: Sequence[str], name: str) -> DataFrame:
+    """The DataFrame, whose job fails if a row has a text that a folder's name does not keep. ProgrammingError."""
+    fields = {shown: field for field in df.schema.fields for shown in (field.name.lower(), field.name)}
+    for each in columns:
+        field = fields.get(each) or fields.get(each.lower())  # without one, Spark says so
+        if field is not None and isinstance(field.dataType, (TimestampType, BinaryType)):
+            raise ProgrammingError(
+                f"write_files() does not partition {name} by {each}, and nothing was done: it is "
+                f"{field.dataType.simpleString()}, and the names of folders have no time zone, and not every byte. "
+                "Partition by a date or a text that is made of it"
+            )
+        if field is not None and isinstance(field.dataType, StringType):
+            value = df[f"`{field.name.replace('`', '``')}`"]
+            why = f"{name} is partitioned by {each}, in which a row has an empty text, or Hive's, which would be null"
+            lost = raise_error(lit(why)).cast(field.dataType)
+            df = df.withColumn(field.name, when(value.isin("", "__HIVE_DEFAULT_PARTITION__"), lost).otherwise(value))
+    return df
 
 
 def _require_all(rows: DataFrame, path: str, written: int) -> None:

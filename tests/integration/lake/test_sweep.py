@@ -71,6 +71,30 @@ def test_39_a_journal_that_a_restore_has_brought_back_removes_nothing_that_is_na
     assert (lake.rows(), staging.tables()) == (0, [])
 
 
+@IN_SQLITE
+def test_39_nor_does_it_in_a_warehouse_that_has_another_path_than_the_tables_name(lake: Lake) -> None:
+    """As of a copy on another machine, whose catalog is a copy, too: tables name the files by their former paths."""
+    lake.create("orders")
+    with txpool.transaction() as transaction:
+        lake.append("orders", 1)
+        journal = Path(Journals("wh", str(lake.folder / "wh")).path_of(transaction.gtrid))
+        copy = journal.read_bytes()
+    journal.write_bytes(copy)
+    (lake.folder / "wh").rename(lake.folder / "moved")
+    file = lake.warehouse("moved")
+    file.write_text(file.read_text().replace("name = moved", "name = wh"))
+    files = {str(each) for each in (lake.folder / "moved").rglob("*.*") if each != journal}
+    staging = LakeStaging(txpool.lake.opening.find_source(file).settings, 1.0)
+    (left,) = staging.tables()
+    with pytest.raises(OperationalError, match="Nothing was removed: mount it"):
+        staging.drop(left)
+    assert files == {str(each) for each in (lake.folder / "moved").rglob("*.*") if each != journal}
+    (lake.folder / "moved").rename(lake.folder / "wh")
+    for each in LakeStaging(lake.source.settings, 1.0).tables():
+        LakeStaging(lake.source.settings, 1.0).drop(each)
+    assert lake.ids("orders") == [1]
+
+
 @IN_POSTGRESQL
 def test_a_transaction_that_is_under_way_keeps_its_files(lake: Lake) -> None:
     lake.create("orders")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyiceberg.io import FileIO
+    from pyiceberg.table.metadata import TableMetadata
     from sqlalchemy import Engine
 
     from txpool.datasource import DataSource
@@ -175,7 +176,7 @@ class LakeCatalog(SqlCatalog):
             requirement.validate(current.metadata)
         # The location of metadata that no pointer has named is not in the log of former metadata.
         former = current.metadata_location if before is None else None
-        metadata = update_table_metadata(current.metadata, updates, False, former)
+        metadata = _in_order(update_table_metadata(current.metadata, updates, False, former), current.metadata)
         if metadata == current.metadata:
             return commit_response(metadata, current.metadata_location)
         require_safe(metadata.properties, ".".join(key), DELETES)
@@ -236,6 +237,21 @@ class LakeCatalog(SqlCatalog):
 
     def register_table(self, *_: Any, **__: Any) -> Table:
         raise self._refused("register_table()", "its files may be another catalog's, which removes them")
+
+
+def _in_order(metadata: TableMetadata, former: TableMetadata) -> TableMetadata:
+    """The metadata, no older than the former. Engines refuse to read others, as of a machine whose clock is behind."""
+    since = former.last_updated_ms
+    if metadata.last_updated_ms >= since:
+        return metadata
+    later = {
+        name: [
+            each if each in getattr(former, name) else each.model_copy(update={"timestamp_ms": since})
+            for each in getattr(metadata, name)
+        ]
+        for name in ("snapshots", "snapshot_log")
+    }
+    return metadata.model_copy(update={"last_updated_ms": since, **later})
 
 
 def _require_held(longest: int, *texts: str) -> None:

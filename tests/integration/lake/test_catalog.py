@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -385,6 +387,33 @@ def test_a_location_as_hadoop_writes_it(lake: Lake) -> None:
         with pytest.raises(ConfigurationError, match="is not in it"), txpool.transaction():
             lake.catalog.create_table("db.out", SCHEMA, location=location.replace("/wh/", "/out/"))
     assert not lake.folder.joinpath("out").exists()
+
+
+@IN_SQLITE
+def test_a_clock_that_is_behind_leaves_a_table_that_engines_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in Java, Go and Rust refuse one whose history is a minute or more out of order."""
+    lake.create("orders")
+    ahead = time.time() + 86400
+    with monkeypatch.context() as patch, txpool.transaction():
+        patch.setattr(time, "time", lambda: ahead)  # of another machine
+        lake.append("orders", 1)
+    changes: list[Callable[[Any], object]] = [
+        lambda table: table.append(rows(2)),
+        lambda table: table.transaction().set_properties(a="b").commit_transaction(),
+        lambda table: table.manage_snapshots().rollback_to_snapshot(table.history()[0].snapshot_id).commit(),
+        lambda table: table.append(rows(3)),
+    ]
+    for change in changes:
+        with txpool.transaction():
+            change(lake.catalog.load_table("db.orders"))
+    with txpool.transaction():
+        metadata = lake.catalog.load_table("db.orders").metadata
+    assert len(metadata.snapshot_log) == 4
+    for log in (metadata.snapshot_log, metadata.metadata_log, metadata.snapshots):
+        times = [each.timestamp_ms for each in log]
+        assert times == sorted(times)
+        assert times[-1] <= metadata.last_updated_ms
+    assert lake.ids("orders") == [1, 3]
 
 
 @IN_SQLITE

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -141,6 +142,19 @@ def test_what_an_append_says_of_itself_is_kept(others: bool, site: RestSite) -> 
     found = snapshot.summary
     assert (found["load"], found["by"], found["added-records"]) == ("second", "us", "3")
     assert found["total-records"] == ("4" if others else "3")
+
+
+def test_a_snapshot_is_no_older_than_its_table(site: RestSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server in Java refuses others, by its default, as where this machine's clock is behind."""
+    ahead = time.time() + 86400
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: ahead)
+        site.foreign(10)
+    with txpool.transaction():
+        txpool.lake.catalog(site.file).load_table("db.orders").append(rows(1))
+    snapshots = site.client.load_table("db.orders").metadata.snapshots
+    assert [each.timestamp_ms for each in snapshots] == sorted(each.timestamp_ms for each in snapshots)
+    assert site.ids("orders") == [1, 10]
 
 
 def other_appends(site: RestSite) -> None:

@@ -134,7 +134,8 @@ def appended(table: Table, files: Collection[DataFile], schema: int, spec: int, 
         for each in files:
             producer.append_data_file(each)
     (added,) = changes.added
-    return added
+    # A server refuses a snapshot that is older than the table's last change, as where this machine's clock is behind.
+    return added.model_copy(update={"timestamp_ms": max(added.timestamp_ms, table.metadata.last_updated_ms)})
 
 
 # -- the parts of a commit; pyiceberg's classes have their fields by other names than mypy knows

@@ -14,6 +14,8 @@ condition that a file's least and greatest numbers meet removes the rows with Na
 
 Whether a row stays, it asks of each column of a condition by itself. So a delete or an overwrite loses rows for which
 the condition is unknown, since a column is null, and leaves rows that meet it.
+
+It compares a partition's null with a condition's value. So a scan fails, or counts the rows of which that is unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.avro import STRUCT_DOUBLE
 from pyiceberg.avro.reader import DoubleReader, UUIDReader
-from pyiceberg.expressions.visitors import ROWS_MIGHT_NOT_MATCH, _StrictMetricsEvaluationVisitor
+from pyiceberg.expressions import BoundUnaryPredicate
+from pyiceberg.expressions.visitors import ROWS_MIGHT_NOT_MATCH, ResidualVisitor, _StrictMetricsEvaluationVisitor
 from pyiceberg.io import pyarrow as io
 from pyiceberg.io.pyarrow import (
     ArrowProjectionVisitor,
@@ -55,6 +58,7 @@ _close = ParquetFormatWriter.close
 _in = _ConvertToArrowExpression.visit_in
 _not_equal = _StrictMetricsEvaluationVisitor.visit_not_equal
 _not_in = _StrictMetricsEvaluationVisitor.visit_not_in
+_left = ResidualVisitor.visit_bound_predicate
 
 
 def correct() -> None:
@@ -72,6 +76,7 @@ def correct() -> None:
     _ConvertToArrowExpression.visit_in = _known_in  # type: ignore[method-assign]
     _ConvertToArrowExpression.visit_not_in = _known_not_in  # type: ignore[method-assign]
     vars(io)[_expression_to_complementary_pyarrow.__name__] = _stays
+    ResidualVisitor.visit_bound_predicate = _left_of_nulls  # type: ignore[method-assign]
 
 
 def _kept_list(self: ArrowProjectionVisitor, kind: Any, given: Any, *parts: Any) -> Any:
@@ -167,3 +172,12 @@ def _stays(expr: Any, schema: Any = None) -> pc.Expression:
     """What a delete leaves: rows that do not meet its condition, or for which that is unknown."""
     met = expression_to_pyarrow(expr, schema)
     return ~met | met.is_null()
+
+
+def _left_of_nulls(self: ResidualVisitor, predicate: Any) -> Any:
+    """What is left to be asked of the rows of a partition: all, if that is null."""
+    parts = self.spec.fields_by_source_id(predicate.term.ref().field.field_id)
+    nulls = [self.struct[self.spec.fields.index(each)] is None for each in parts]
+    if any(nulls) and not isinstance(predicate, BoundUnaryPredicate):
+        return predicate
+    return _left(self, predicate)

@@ -310,6 +310,22 @@ def test_a_delete_takes_what_its_condition_meets(lake: Lake, condition: str, lef
 
 
 @IN_SQLITE
+def test_a_null_of_a_partition_is_compared_with_no_value(lake: Lake) -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "k", LongType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "k"))
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.t", schema, partition_spec=spec)
+        table.append(pa.table({"id": [1, 2, 3], "k": [None, 1, 5]}))
+        for condition, wanted in (("k != 5", [2]), ("k < 3 or id = 1", [1, 2]), ("k is null", [1])):
+            scan = table.scan(row_filter=condition)
+            assert sorted(scan.to_arrow()["id"].to_pylist()) == wanted
+            assert scan.count() == len(wanted)
+        table.delete("k > 3 or id = 2")
+    assert lake.ids("t") == [1]
+
+
+@IN_SQLITE
 def test_a_file_says_how_many_nan_it_has(lake: Lake) -> None:
     """Whoever deletes by a condition looks there: without that, engines take it for none."""
     inner = StructType(NestedField(4, "f", FloatType()), NestedField(5, "n", LongType()))

@@ -6,6 +6,7 @@ import datetime
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,25 @@ def test_a_name_with_which_spark_could_not_read_the_folder(spark: Any, exports: 
         with pytest.raises(txpool.ProgrammingError, match="Spark could not read"):
             write_files(spark.range(5), "exports.properties", name)
     assert os.listdir(exports) == []
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["option", "session"])
+def test_partitions_without_rows_are_not_lost(told: bool, spark: Any, exports: Path) -> None:
+    """Where Spark's own overwrite replaces only those with rows."""
+    rows = spark.range(4, numPartitions=1).selectExpr("id", "id % 2 as part")
+    write_files(rows, "exports.properties", "parts", partition_by=["part"])
+    options = {"partitionOverwriteMode": "Dynamic"} if told else {}
+    if not told:
+        spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        one = partial(write_files, rows.where("part = 1"), "exports.properties", "parts", mode="overwrite")
+        with pytest.raises(txpool.NotSupportedError, match="and not some of its partitions"):
+            one(partition_by=["part"], **options)
+        assert spark.read.parquet(f"file://{exports}/parts").count() == 4
+        one(partition_by=["part"], partitionOverwriteMode="static")
+        assert spark.read.parquet(f"file://{exports}/parts").count() == 2
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
 
 
 INSTANT = datetime.datetime(2026, 11, 27, 10, 0, 0, 123456, datetime.UTC)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Final, Literal
@@ -55,6 +55,8 @@ def write_files(
     context = context_of(df, "write_files()")
     source, target = find_source(datasource), named(name)
     _require_possible(source, target, mode, options)
+    if mode == "overwrite" and partition_by:
+        _require_whole(df, options, target)
     df = _partitionable(df, partition_by, target)
     with transaction() if current() is None else nullcontext():
         staged = folder(source, target, overwrite=mode == "overwrite")
@@ -109,6 +111,18 @@ def _require_possible(source: Source, name: str, mode: str, options: Collection[
         raise ConfigurationError(
             f"datasource {source.name} has no folder in which Spark writes before the upload, and nothing was done: "
             f"write {STAGING}"
+        )
+
+
+def _require_whole(df: DataFrame, options: Mapping[str, object], name: str) -> None:
+    """NotSupportedError if Spark would replace only those partitions that have rows: the others would be lost."""
+    told = {key.lower(): value for key, value in options.items()}.get("partitionoverwritemode")
+    how = told or df.sparkSession.conf.get("spark.sql.sources.partitionOverwriteMode")
+    if str(how).lower() == "dynamic":
+        raise NotSupportedError(
+            f"write_files() replaces all of {name}, and not some of its partitions, and nothing was done: "
+            "partitionOverwriteMode is dynamic. Write each partition as a folder of its own, or pass "
+            "partitionOverwriteMode='static' if all is to be replaced"
         )
 
 

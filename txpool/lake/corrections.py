@@ -15,6 +15,8 @@ condition that a file's least and greatest numbers meet removes the rows with Na
 Whether a row stays, it asks of each column of a condition by itself. So a delete or an overwrite loses rows for which
 the condition is unknown, since a column is null, and leaves rows that meet it.
 
+It rounds a condition's value to the column's type: `id >= 1.4` deletes the row whose id is 1.
+
 It compares a partition's null with a condition's value. So a scan fails, or counts the rows of which that is unknown.
 """
 
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.avro import STRUCT_DOUBLE
 from pyiceberg.avro.reader import DoubleReader, UUIDReader
-from pyiceberg.expressions import BoundUnaryPredicate
+from pyiceberg.expressions import BoundUnaryPredicate, literals
 from pyiceberg.expressions.visitors import ROWS_MIGHT_NOT_MATCH, ResidualVisitor, _StrictMetricsEvaluationVisitor
 from pyiceberg.io import pyarrow as io
 from pyiceberg.io.pyarrow import (
@@ -40,7 +43,7 @@ from pyiceberg.io.pyarrow import (
     _expression_to_complementary_pyarrow,
     expression_to_pyarrow,
 )
-from pyiceberg.types import DoubleType, FloatType, StructType
+from pyiceberg.types import DateType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StructType
 
 from txpool.errors import DataError
 
@@ -59,6 +62,18 @@ _in = _ConvertToArrowExpression.visit_in
 _not_equal = _StrictMetricsEvaluationVisitor.visit_not_equal
 _not_in = _StrictMetricsEvaluationVisitor.visit_not_in
 _left = ResidualVisitor.visit_bound_predicate
+#: By the classes of a condition's value and of a column: pyiceberg's conversion.
+_CONVERSIONS = [
+    (kind, column, vars(kind)["to"].dispatcher.dispatch(column))
+    for kind, *columns in (
+        (literals.DecimalLiteral, IntegerType, LongType),
+        (literals.StringLiteral, IntegerType, LongType),
+        (literals.DoubleLiteral, DecimalType),
+        (literals.TimestampLiteral, DateType),
+    )
+    for column in columns
+]
+_MICROSECONDS = 86_400_000_000
 
 
 def correct() -> None:
@@ -77,6 +92,8 @@ def correct() -> None:
     _ConvertToArrowExpression.visit_not_in = _known_not_in  # type: ignore[method-assign]
     vars(io)[_expression_to_complementary_pyarrow.__name__] = _stays
     ResidualVisitor.visit_bound_predicate = _left_of_nulls  # type: ignore[method-assign]
+    for kind, column, convert in _CONVERSIONS:
+        vars(kind)["to"].register(column, _exact(convert))
 
 
 def _kept_list(self: ArrowProjectionVisitor, kind: Any, given: Any, *parts: Any) -> Any:
@@ -181,3 +198,19 @@ def _left_of_nulls(self: ResidualVisitor, predicate: Any) -> Any:
     if any(nulls) and not isinstance(predicate, BoundUnaryPredicate):
         return predicate
     return _left(self, predicate)
+
+
+def _exact(convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """ValueError for a value that the column cannot have."""
+
+    def converted(self: Any, kind: Any) -> Any:
+        made, given = convert(self, kind), self.value
+        if isinstance(kind, DateType):
+            same = made.value * _MICROSECONDS == given
+        else:
+            same = float(made.value) == given if isinstance(given, float) else Decimal(made.value) == Decimal(given)
+        if not same and not isinstance(made, (literals.AboveMax, literals.BelowMin)):
+            raise ValueError(f"{given} is no value of {kind}, to which it would be rounded")
+        return made
+
+    return converted

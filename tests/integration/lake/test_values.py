@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.expressions import EqualTo, NotEqualTo
+from pyiceberg.expressions import EqualTo, GreaterThanOrEqual, NotEqualTo
 from pyiceberg.io.pyarrow import ParquetFormatWriter, schema_to_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -307,6 +307,35 @@ def test_a_delete_takes_what_its_condition_meets(lake: Lake, condition: str, lef
         table.delete(condition)
     assert sorted(gone) == sorted({1, 2, 3, 4}.difference(left))
     assert lake.ids("t") == left
+
+
+@IN_SQLITE
+def test_a_condition_is_not_rounded(lake: Lake) -> None:
+    fields = [NestedField(1, "id", LongType()), NestedField(2, "m", DecimalType(9, 2)), NestedField(3, "d", DateType())]
+    row = {"id": 1, "m": Decimal("0.10"), "d": datetime.date(2026, 1, 1)}
+    noon = datetime.datetime(2026, 1, 1, 12)
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.t", Schema(*fields))
+        table.append(pa.Table.from_pylist([row], schema=_arrow(*fields)))
+    rounded = ("id >= 1.4", "id = '1.4'", GreaterThanOrEqual("m", 0.1049), GreaterThanOrEqual("d", noon))
+    exact = (
+        "id = 1.0",
+        "id = '1'",
+        "id < 99999999999999999999.0",
+        EqualTo("m", 0.1),
+        EqualTo("d", noon.replace(hour=0)),
+    )
+    with txpool.transaction():
+        table = lake.catalog.load_table("db.t")
+        for condition in rounded:
+            with pytest.raises(txpool.ProgrammingError, match="would be rounded"):
+                table.scan(row_filter=condition).to_arrow()
+            with pytest.raises(txpool.ProgrammingError, match="would be rounded"):
+                table.delete(condition)
+        for condition in exact:
+            assert table.scan(row_filter=condition).to_arrow().num_rows == 1
+    assert lake.ids("t") == [1]
 
 
 @IN_SQLITE

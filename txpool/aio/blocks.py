@@ -116,7 +116,7 @@ async def owner_of_call(connection: AsyncConnection) -> Block | None:
 
     ProgrammingError if the call would wait for a block of its own task, or of the one that has started it there.
     """
-    while (block := _around(connection)) is not None and not block.admits:
+    while (block := around(connection)) is not None and not block.admits:
         if not await block.ends():
             raise ProgrammingError(
                 f"{connection!r} is within a {block.kind} of this task, or of the one that has started it there, and "
@@ -125,7 +125,8 @@ async def owner_of_call(connection: AsyncConnection) -> Block | None:
     return block
 
 
-def _around(connection: AsyncConnection) -> Block | None:
+def around(connection: AsyncConnection) -> Block | None:
+    """The innermost block that this task is in, and that holds the connection."""
     block: Block | None = innermost.get()
     while block is not None and (block.left or not block.connection.shares(connection)):
         block = block.outer

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txpool.aio.block import require_in_loop
-from txpool.aio.blocks import AsyncPipeline, AsyncTransaction, Block, owner_of_call
+from txpool.aio.blocks import AsyncPipeline, AsyncTransaction, Block, around, owner_of_call
 from txpool.aio.bridge import current, run
 from txpool.aio.cursor import AsyncCursor
 from txpool.aio.lock import TaskLock, innermost
@@ -312,6 +312,14 @@ class AsyncConnection:
         """For psycopg's own cursors over this connection, which wait by `wait()`: that is serialised with all else."""
         self.read("lock")
         return nullcontext()
+
+    @property
+    def _pipeline(self) -> Any:  # for them, and so is the next: not what another task is in
+        block = around(self)
+        return self.read("_pipeline") if block is not None and block.admits else None
+
+    def _pipeline_nolock(self) -> AbstractAsyncContextManager[AsyncPipeline]:
+        return self.pipeline()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and not name.startswith("__") and name not in AsyncConnection.__slots__:

@@ -255,6 +255,27 @@ def test_psycopgs_own_functions_await_it(two: TwoDatabases, inside: bool) -> Non
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_psycopgs_own_cursors_insert_many(two: TwoDatabases, inside: bool) -> None:
+    """Each in a pipeline of its own, if its task is in none."""
+
+    async def insert(connection: Any, *values: int) -> None:
+        cursor = psycopg.AsyncClientCursor(connection)
+        await cursor.executemany("insert into t values (%s)", [(value,) for value in values])
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            if inside:
+                await stack.enter_async_context(txpool.transaction())
+            connection = await stack.enter_async_context(await txpool.aconnect(two.one))
+            await asyncio.gather(*(insert(connection, value, value + 1) for value in (1, 3, 5)))
+            async with connection.pipeline():
+                await insert(connection, 7, 8)
+
+    asyncio.run(main())
+    assert two.databases.rows("one", "select a from t order by a") == [(value,) for value in range(1, 9)]
+
+
 def test_results_and_blocks(two: TwoDatabases) -> None:
     """nextset() is at once, as psycopg's: what is to be awaited would be true for ever."""
 

@@ -345,12 +345,8 @@ class Call(greenlet):  # type: ignore[misc]
 
     def wake_soon(self, number: int) -> None:
         """The wait of this number is over. From any thread."""
-        loop: AbstractEventLoop = self.loop
         with suppress(RuntimeError):  # the loop is closed
-            if asyncio._get_running_loop() is loop:
-                loop.call_soon(self.wake, number, 0)
-            else:
-                self.wakings.add(loop, self, number)
+            self.wakings.add(self.loop, self, number)
 
 
 def _nothing() -> None:

@@ -10,7 +10,7 @@ All times have one timer of the loop's. Most waits are over long before theirs, 
 from __future__ import annotations
 
 import select
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import AbstractEventLoop, TimerHandle, _get_running_loop
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -85,7 +85,7 @@ class Turn:
 
 
 class Wakings:
-    """Those that other threads have woken: the loop is told once for all of them. It refers to no task."""
+    """Those that are woken, from any thread: the loop is told once for all of them. It refers to no task."""
 
     __slots__ = ("_after_turn", "_told_until", "_turn", "_woken")
 
@@ -119,11 +119,15 @@ class Wakings:
     def add(self, loop: AbstractEventLoop, waiting: Waiting, number: int) -> None:
         """The wait of this number is over. RuntimeError if the loop is closed."""
         self._woken.append((waiting, number))
+        self._tell(loop)
+
+    def _tell(self, loop: AbstractEventLoop) -> None:
         now = monotonic()
         if now >= self._told_until:
             self._told_until = now + _AGAIN
             try:
-                loop.call_soon_threadsafe(self._deliver, loop)
+                tell = loop.call_soon if _get_running_loop() is loop else loop.call_soon_threadsafe
+                tell(self._deliver, loop)
             except BaseException:
                 self._told_until = -inf
                 raise
@@ -141,7 +145,7 @@ class Wakings:
                 woken.popleft()
                 woke += 1
             if woken:  # a flush of the log wakes all that have waited for it
-                loop.call_soon(self._deliver, loop)
+                self._tell(loop)
         except BaseException as error:
             if isinstance(error, Exception):  # else it was an interrupt, perhaps before that was woken
                 woken.popleft()

@@ -185,8 +185,22 @@ def test_many_wait_at_once() -> None:
     asyncio.run(main())
 
 
-def test_many_that_are_woken_at_once_let_the_loop_turn_in_between() -> None:
-    """As by a flush of the log, which all its tasks have waited for."""
+def in_thread(release: Callable[[], None]) -> None:
+    released = threading.Thread(target=release)
+    released.start()
+    released.join()
+
+
+def in_loop(release: Callable[[], None]) -> None:
+    release()
+
+
+@pytest.mark.parametrize("at_first", [50, 20], ids=["all at once", "more in each turn"])
+@pytest.mark.parametrize("where", [in_thread, in_loop])
+def test_many_that_are_woken_let_the_loop_turn_in_between(
+    where: Callable[[Callable[[], None]], None], at_first: int
+) -> None:
+    """As by a flush of the log, which all its tasks have waited for, or by tasks that give back connections."""
     turns: list[int] = []
     woken: list[int] = []
 
@@ -201,20 +215,21 @@ def test_many_that_are_woken_at_once_let_the_loop_turn_in_between() -> None:
 
         def turn() -> None:
             turns.append(len(turns))
+            if waiting:
+                where(waiting.pop().release)
             if len(woken) < 50:
                 loop.call_soon(turn)
 
         waits = [asyncio.ensure_future(run(lambda: wait(signals))) for _ in range(50)]
         while len(signals) < 50:
             await asyncio.sleep(0)
+        waiting = signals[at_first:]
         turn()
-        released = threading.Thread(target=lambda: [each.release() for each in signals])
-        released.start()
-        released.join()
+        where(lambda: [each.release() for each in signals[:at_first]])  # type: ignore[func-returns-value]
         await asyncio.wait_for(asyncio.gather(*waits), 60)
 
     asyncio.run(main())
-    assert max(woken.count(each) for each in woken) <= 8
+    assert max(woken.count(each) for each in woken) <= _AT_ONCE
 
 
 def hold() -> None:

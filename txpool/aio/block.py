@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from asyncio import CancelledError, _get_running_loop, get_running_loop, sleep
+from asyncio import CancelledError, _get_running_loop, get_running_loop
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
@@ -57,8 +57,7 @@ async def enter(block: transaction, frame: FrameType) -> Transaction:
     del frame
     require_in_loop(None)
     loop = get_running_loop()
-    while not poller_of(loop).turn.may_begin(loop):
-        await sleep(0)
+    await poller_of(loop).begin(loop)
     entered = await run(block.__enter__, dispose=lambda _: _abandon(block))
     if not block.joined:
         entered.origin = origin

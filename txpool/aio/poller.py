@@ -10,7 +10,7 @@ All times have one timer of the loop's. Most waits are over long before theirs, 
 from __future__ import annotations
 
 import select
-from asyncio import AbstractEventLoop, TimerHandle, _get_running_loop
+from asyncio import AbstractEventLoop, Future, TimerHandle, _get_running_loop
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -169,9 +169,38 @@ class Poller:
         #: When the timer comes, and that.
         self._next = inf
         self._timer: TimerHandle | None = None
+        #: What wakes those that wait to begin a transaction, and until when the loop need not be asked to look at them.
+        self._beginning: deque[Future[None]] = deque()
+        self._asked_until = -inf
         self.turn = Turn()
         self.wakings = Wakings(self.turn)
         loop.add_reader(self._epoll.fileno(), self._drain, loop)
+
+    async def begin(self, loop: AbstractEventLoop) -> None:
+        """Wait until another transaction may begin in a turn. First come, first served; nobody looks in each turn."""
+        if self._beginning or not self.turn.may_begin(loop):
+            self._beginning.append(loop.create_future())
+            self._ask(loop)
+            await self._beginning[-1]
+
+    def _ask(self, loop: AbstractEventLoop) -> None:
+        now = monotonic()
+        if now >= self._asked_until:
+            loop.call_soon(self._admit, loop)
+            self._asked_until = now + _AGAIN
+
+    def _admit(self, loop: AbstractEventLoop) -> None:
+        self._asked_until = -inf
+        try:
+            while True:  # neither with a condition nor ended by one: see tests/unit/test_interrupts.py
+                if not self._beginning or not self.turn.may_begin(loop):
+                    break
+                if not self._beginning[0].done():  # else its task was cancelled
+                    self._beginning[0].set_result(None)
+                self._beginning.popleft()
+        finally:
+            if self._beginning:
+                self._ask(loop)
 
     def watch(self, descriptor: int, events: int, waiting: Waiting, number: int, kept: object) -> None:
         """Wake it once, as soon as the descriptor is ready for one of these events."""

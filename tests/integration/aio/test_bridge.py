@@ -326,6 +326,37 @@ def test_many_that_begin_at_once_let_the_loop_turn_in_between() -> None:
     assert max(begun.values()) <= _AT_ONCE
 
 
+def test_those_that_wait_to_begin_take_no_turns_of_the_loop() -> None:
+    """First come, first served; one that is cancelled holds up nobody."""
+    order: list[int] = []
+    most = 400
+
+    async def work(number: int) -> None:
+        async with txpool.transaction() as transaction:
+            order.append(number)
+            transaction.before_completion(lambda: None)  # it may be empty
+
+    async def main() -> None:
+        loop: Any = asyncio.get_running_loop()
+        ready = 0
+
+        def next_turn() -> None:
+            nonlocal ready
+            ready += len(loop._ready)
+            loop.call_soon(next_turn)
+
+        tasks = [asyncio.ensure_future(work(number)) for number in range(most)]
+        await asyncio.sleep(0)
+        next_turn()
+        for task in tasks[100:200]:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert ready < 10 * most
+
+    asyncio.run(main())
+    assert order == [*range(100), *range(200, most)]
+
+
 def test_a_loop_that_is_closed_during_a_wait_with_a_time() -> None:
     """The call is finished once the collector has found its task."""
     ended: list[bool] = []
@@ -390,6 +421,32 @@ def test_an_interrupt_as_the_loop_wakes_calls(monkeypatch: pytest.MonkeyPatch) -
     for pair in pairs:
         for each in pair:
             each.close()
+
+
+def test_an_interrupt_as_the_loop_lets_transactions_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of those that wait is forgotten, once another one begins."""
+    monkeypatch.setattr("txpool.aio.poller._AGAIN", 0)
+    loop = asyncio.new_event_loop()
+    tasks: list[asyncio.Task[None]] = []
+
+    async def work() -> None:
+        async with txpool.transaction() as transaction:
+            transaction.before_completion(lambda: None)
+
+    async def begin() -> None:
+        tasks[:] = [loop.create_task(work()) for _ in range(3 * _AT_ONCE)]
+        await asyncio.wait(tasks, timeout=60)
+
+    async def end() -> None:
+        async with asyncio.timeout(60):
+            await asyncio.gather(*tasks, work())
+
+    places = 0
+    for _ in interrupted_somewhere(lambda: loop.run_until_complete(begin()), {Poller._admit.__code__}):
+        places += 1
+        loop.run_until_complete(end())
+    assert places > 10
+    loop.close()
 
 
 def test_an_interrupt_as_a_thread_wakes_calls() -> None:

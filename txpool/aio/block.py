@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from asyncio import CancelledError, _get_running_loop, get_running_loop
+from asyncio import CancelledError, _get_running_loop
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
@@ -56,8 +56,9 @@ async def enter(block: transaction, frame: FrameType) -> Transaction:
     origin = frame.f_code, frame.f_lasti
     del frame
     require_in_loop(None)
-    loop = get_running_loop()
-    await poller_of(loop).begin(loop)
+    loop = _get_running_loop()
+    if loop is not None:  # else `run` refuses
+        await poller_of(loop).begin(loop)
     entered = await run(block.__enter__, dispose=lambda _: _abandon(block))
     if not block.joined:
         entered.origin = origin

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -38,7 +38,12 @@ def test_greenlet_is_missing(python_without: PythonWithout) -> None:
     assert python_without("greenlet", _CODE).strip() == "active"
 
 
-def test_no_loop_of_asyncio(tmp_path: Path) -> None:
-    coroutine = txpool.aconnect(f"sqlite:///{tmp_path}/x.db")
+async def enter() -> None:
+    async with txpool.transaction():
+        raise AssertionError
+
+
+@pytest.mark.parametrize("begin", [lambda: txpool.aconnect("sqlite:///x.db"), enter], ids=["connection", "block"])
+def test_no_loop_of_asyncio(begin: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     with pytest.raises(txpool.ProgrammingError, match="trio"):
-        coroutine.send(None)
+        begin().send(None)

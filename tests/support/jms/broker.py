@@ -44,6 +44,9 @@ _CLIENT = "org.apache.activemq.artemis.jms.client.ActiveMQXAConnectionFactory"
 class Artemis:
     """A broker in a folder."""
 
+    #: Who may log in, if not anybody: each has a role of the same name, and the password "x".
+    users: tuple[str, ...] = ()
+
     def __init__(self, folder: Path, classpath: str) -> None:
         (self.port,) = free_ports(1)
         self.folder, self.classpath = folder, classpath
@@ -57,7 +60,7 @@ class Artemis:
 
     def start(self) -> None:
         program = str(POM.with_name("server.py"))
-        command = [*WITH_ITS_PARENT, sys.executable, program, self.classpath, str(self._config)]
+        command = [*WITH_ITS_PARENT, sys.executable, program, self.classpath, str(self._config), *self.users]
         with (self.folder / "broker.log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
         until(self._has_started, 600, pause=0.05)

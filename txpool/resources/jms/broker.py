@@ -8,13 +8,16 @@ could say that a branch that is gone, after a COMMIT whose answer was lost, was 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from txpool.errors import OperationalError
 from txpool.resources.base import Refused
-from txpool.resources.jdbc.databases.by_xa import DatabaseByXA, xa_call
+from txpool.resources.jdbc.databases.by_xa import DatabaseByXA, XaError, xa_call
 from txpool.resources.jdbc.databases.database import DatabaseIdentity, PreparedVote
 from txpool.resources.jms.connection import ID
+from txpool.resources.jms.manager import NO_RIGHT
 from txpool.resources.messages.tables import Outgoing
 from txpool.xid import Xid
 
@@ -24,6 +27,8 @@ _GENERATION: Final = "generation"
 _KEPT: Final = 90 * 86400.0  #: For how many seconds a generation is kept. Later an answer that was lost is a hazard.
 #: Seconds after which the broker rolls back an active branch: the connection's end does so before.
 _ACTIVE: Final = 20 * 86400
+#: The number of the error at the end of a branch in which its user had no right to send.
+_MAY_NOT_SEND: Final = "AMQ229032"
 
 
 class Artemis(DatabaseByXA):
@@ -67,17 +72,31 @@ class Artemis(DatabaseByXA):
     def prepare(self, raw: Any, xid: Xid) -> PreparedVote:
         if not raw.start_answered:
             raise Refused("its START was not answered")
-        return super().prepare(raw, xid)
+        with _rights():
+            return super().prepare(raw, xid)
 
     def commit_one_phase(self, raw: Any, xid: Xid) -> None:
         if not raw.start_answered:
             raise Refused("its START was not answered")
-        super().commit_one_phase(raw, xid)
+        with _rights():
+            super().commit_one_phase(raw, xid)
 
     def leave(self, raw: Any, xid: Xid) -> None:
         if not raw.start_answered:  # a branch of that name may be another's: its connection is closed instead
             raise OperationalError("its START was not answered")
         super().leave(raw, xid)
+
+
+@contextmanager
+def _rights() -> Iterator[None]:
+    """Refused if the broker has not taken a message of the branch, and has rolled that back, for want of a right."""
+    try:
+        yield
+    except XaError as error:
+        if _MAY_NOT_SEND not in str(error):
+            raise
+        error.java_class = NO_RIGHT
+        raise Refused(f"the broker has refused a message: {error}") from error
 
 
 ARTEMIS = Artemis()

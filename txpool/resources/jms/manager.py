@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import described
 from txpool.findings.finding import Finding, failure, ok, warning
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from txpool.datasource.source import Source
     from txpool.resources.jms.branch import JmsBranch, JmsRecovery, JmsWork
     from txpool.resources.jms.driver import JmsDriver
+
+#: The class of what the broker throws if its user lacks a right.
+NO_RIGHT: Final = "jakarta.jms.JMSSecurityException"
 
 
 class Jms(ResourceManager):
@@ -60,6 +63,9 @@ class Jms(ResourceManager):
         from txpool.resources.jms.driver import JmsDriver
 
         return JmsRecovery(JmsDriver(settings, recovery=True), trusted=settings.trusts_anybody)
+
+    def is_outage(self, error: BaseException) -> bool:
+        return getattr(error, "java_class", "") == NO_RIGHT  # whose user a file names
 
     def workload(self, source: Source) -> Any:
         from txpool.resources.jms.workload import QueueWork

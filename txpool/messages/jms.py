@@ -12,12 +12,12 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from txpool.config.secrets import ValueSource
-from txpool.errors import NotSupportedError, OperationalError, described
-from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, looked
+from txpool.errors import NotSupportedError, OperationalError, chain, described
+from txpool.messages.session import MessageSession, ReceivedMessage, ambient_transaction, apart, looked
 from txpool.resources.jdbc.dbapi.errors import ConnectionLost, call
 from txpool.resources.jdbc.dbapi.errors import Error as JavaError
-from txpool.resources.jms.connection import ERROR, ID, JmsConnection, body_of
-from txpool.resources.jms.manager import MANAGER
+from txpool.resources.jms.connection import ERROR, ID, JmsConnection, anew, body_of
+from txpool.resources.jms.manager import MANAGER, NO_RIGHT
 from txpool.resources.messages.tables import Outgoing, readable, take_id
 from txpool.tm.demarcation.block import transaction
 
@@ -57,6 +57,7 @@ class JmsSession(MessageSession):
         self._later: dict[str, float] = {}
         #: By id: how many deliveries have proven nothing against a message. The broker counts them all.
         self._no_tries: dict[str, int] = {}
+        self._may_not_send = False  #: To the queue that it receives from.
 
     @property
     def datasource(self) -> DataSource:
@@ -174,16 +175,50 @@ class JmsSession(MessageSession):
         message = self._next()
         if message is None or message.tries >= self.parking_after:
             return message
+        if message.tries + self._no_tries.get(message.place, 0) >= max(1, self.parking_after - 1):
+            if self._may_not_send:
+                raise OperationalError(
+                    f"{self.name}: message {message.id} was received several times in outages, and stays where it is, "
+                    "untried: the broker makes a dead letter of what is received more often, or drops it. Let this "
+                    "user send there, so that it can be sent anew, and start the consumer again"
+                )
+            try:
+                self._no_tries |= apart(lambda: self._send_anew(message), read_only=False)
+            except Exception as error:
+                self.in_vain([message])
+                self._may_not_send = any(
+                    getattr(each, "java_class", "") == NO_RIGHT for each in chain(error, contexts=False)
+                )
+                raise
+            return self.take_one()
         with self._branch() as raw:
             found = self._take(raw, message)
             return None if found is None else self._begun(raw, found, message.place)
+
+    def _send_anew(self, message: ReceivedMessage) -> dict[str, int]:
+        """Send it to the end of its queue, in its place; returns what `_no_tries` has of it there.
+
+        The broker counts what an outage rolls back, too. There it begins anew.
+        """
+        with self._branch() as raw:
+            queue = raw.queue(self._from(), sends=True)
+            made = next(raw.browse(queue, _selector(message)), None)
+            if made is None:
+                return {}
+            until, priority = int(made.getJMSExpiration()) / 1000, int(made.getJMSPriority())
+            live = max(0.001, until - time.time()) if until else 0
+            # First: if that fails at once, the message was not received once more.
+            raw.send(queue, anew(made, message.id), live=live, priority=priority)
+            found = self._take(raw, message)
+            if found is None:
+                raise OperationalError(f"{self.name}: another consumer has taken message {message.id}")
+            return {_place(made): -self._tries(found, message.place)}
 
     def why_unreadable(self, message: ReceivedMessage) -> str:
         return message.why if isinstance(message, _UnreadableMessage) else ""
 
     def _take(self, raw: JmsConnection, message: ReceivedMessage) -> Any:
-        selector = f"JMSMessageID = '{message.place}'" if _is_named(message.place) else _UNNAMED
-        with raw.receiving(raw.queue(self._from()), selector) as consumer:
+        with raw.receiving(raw.queue(self._from()), _selector(message)) as consumer:
             found = raw.receive(consumer, 0)
         if found is not None and _place(found) != message.place:
             raise OperationalError(
@@ -230,6 +265,10 @@ def _place(found: Any) -> str:
     """By what the session finds a message again: JMS's id, or its number in the broker if its sender has given none."""
     made = found.getJMSMessageID()
     return str(found.getCoreMessage().getMessageID()) if made is None else str(made)
+
+
+def _selector(message: ReceivedMessage) -> str:
+    return f"JMSMessageID = '{message.place}'" if _is_named(message.place) else _UNNAMED
 
 
 def _is_named(place: str) -> bool:

@@ -749,6 +749,43 @@ def test_what_proves_nothing_against_a_message_is_no_try_of_it(site: Site, monke
     assert (done, left) == (["first", "good"], [])
 
 
+def test_no_outage_makes_a_dead_letter(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker counts each delivery, and took the message away behind ten of them: an outage of two minutes."""
+    monkeypatch.setattr(sys.modules["txpool.messages.consumer"], "_LONGEST_WAIT", 0.01)
+    site.inward.parking, site.inward.parking_after = f"parked-{site.queues[0]}", 3
+    opened = site.broker.connect()
+    plain = opened.createSession(False, 1)
+    one = plain.createTextMessage("one")
+    one.setIntProperty("number", 5)
+    one.setStringProperty("_AMQ_DUPL_ID", "1")  # as the relay sends it: with that the broker drops a second one
+    one.setJMSCorrelationID("c")
+    producer = plain.createProducer(plain.createQueue(site.queues[0]))
+    producer.setPriority(7)
+    producer.setTimeToLive(3_600_000)
+    producer.send(one)
+    got = list[tuple[str, int, str]]()
+
+    @txpool.consumer(site.inward, poll=0.1)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        got.extend((each.id, each.tries, each.headers["number"]) for each in messages)
+        raise ValueError if len(got) == 2 else txpool.PoolTimeout("none is free")
+
+    ship.run(lambda: len(got) == 25 or not [*browse(plain, site.queues[0])])
+    (sent,) = browsed = [*browse(plain, site.queues[0])]
+    assert {each for each, _, _ in got} == {str(one.getJMSMessageID())}
+    assert [count for _, count, _ in got] == [0] * 2 + [1] * 23
+    assert [str(each.getText()) for each in browsed] == ["one"]
+    assert (sent.getIntProperty("number"), sent.getJMSCorrelationID(), sent.getJMSPriority()) == (5, "c", 7)
+    assert abs(sent.getJMSExpiration() - one.getJMSExpiration()) < 60_000
+    opened.close()
+
+
+def browse(plain: Any, queue: str) -> Iterator[Any]:
+    found = plain.createBrowser(plain.createQueue(queue)).getEnumeration()
+    while found.hasMoreElements():
+        yield found.nextElement()
+
+
 @pytest.mark.costly
 def test_what_the_broker_counts_as_tries_of_a_message(own_site: Site) -> None:
     """As the page says: each time that somebody has received it, and has not committed that."""

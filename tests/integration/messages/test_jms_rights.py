@@ -18,6 +18,7 @@ from tests.support.message_site import configured
 from tests.support.shared import own
 from txpool.idempotency.outage import is_outage
 from txpool.messages import MessageSession, ReceivedMessage
+from txpool.resources.jms.manager import MANAGER
 
 pytestmark = [pytest.mark.slow, pytest.mark.costly]
 _RIGHTS = """<security-settings>
@@ -96,3 +97,19 @@ def test_a_send_that_is_refused_is_not_in_doubt_and_parks_nothing(session: Any) 
     assert emptied(session("out", "all")) == ["one"]
     with closing(sqlite3.connect("orders.db")) as connection:
         assert connection.execute("select body from done").fetchall() == [("one",)]
+
+
+def test_an_outage_makes_no_dead_letter_of_what_cannot_be_sent_anew(session: Any, caplog: Any) -> None:
+    inward, calls = session("in", "reader"), list[str]()
+    session("in", "all").send("one")
+
+    @txpool.consumer(inward, poll=0.1)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        calls.extend(each.id for each in messages)
+        raise txpool.PoolTimeout("none is free")
+
+    ship.run(lambda: caplog.text.count("so that it can be sent anew") == 10 or not inward.wait(0))
+    assert len(calls) < 5
+    assert emptied(session("in", "all")) == ["one"]
+    with MANAGER.sessions(inward.source).lent() as raw:
+        assert raw.count("dead") == raw.count("in-parked") == 0

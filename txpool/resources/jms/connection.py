@@ -208,7 +208,14 @@ class JmsConnection:
         return made
 
     def send(
-        self, destination: Any, message: Any, *, delay: float = 0, live: float = 0, patience: float = _PATIENCE
+        self,
+        destination: Any,
+        message: Any,
+        *,
+        delay: float = 0,
+        live: float = 0,
+        priority: int = 4,
+        patience: float = _PATIENCE,
     ) -> None:
         """Send it, in the branch that is open; without one it is there at once. `live` is in seconds, 0 for ever.
 
@@ -218,6 +225,7 @@ class JmsConnection:
         try:
             call(producer.setDeliveryDelay, int(delay * 1000))
             call(producer.setTimeToLive, int(live * 1000))
+            call(producer.setPriority, priority)
             self._bounded(patience, _FULL, producer.send, message)
         finally:
             if not self.broken:
@@ -278,6 +286,19 @@ class JmsConnection:
                 yield call(found.nextElement)
         finally:
             call(browser.close)
+
+
+def anew(message: Any, made: str) -> Any:
+    """A received message, of whatever kind, as it can be sent again: with this id, and what its sender has written."""
+    kept = {
+        name: call(message.getObjectProperty, name)
+        for name in map(str, message.getPropertyNames())
+        if name.startswith("JMSXGroup") or not name.startswith(("JMS", "_AMQ"))  # the broker's: one drops what it knows
+    }
+    call(message.clearProperties)
+    for name, value in {**kept, ID: made}.items():
+        call(message.setObjectProperty, name, value)
+    return message
 
 
 def body_of(message: Any, name: str) -> bytes | None:

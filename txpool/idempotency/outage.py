@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txpool.errors import LogError, PoolClosed, PoolTimeout, TransactionRolledBack, chain
+from txpool.errors import ConfigurationError, LogError, PoolClosed, PoolTimeout, TransactionRolledBack, chain
 from txpool.resource_managers import known
 
 
@@ -16,7 +16,7 @@ def is_outage(error: BaseException) -> bool:
         return all(is_outage(each) for each in error.exceptions)
     at_its_end, managers = isinstance(error, TransactionRolledBack), known()
     return any(
-        isinstance(each, PoolTimeout | PoolClosed | LogError)
+        isinstance(each, PoolTimeout | PoolClosed | LogError | ConfigurationError)
         or (type(each).__module__ == "kafka.errors" and getattr(each, "retriable", False))
         or any(manager.is_outage(each) or manager.is_transient(each, at_its_end=at_its_end) for manager in managers)
         for each in chain(error, contexts=False)

@@ -77,6 +77,20 @@ def test_it_ends_after_the_batch(session: MessageSession) -> None:
     assert (loop.returncode, out) == (0, "1 done\n"), said
 
 
+def test_what_is_wrong_in_a_file_is_no_messages_fault(session: MessageSession) -> None:
+    """Its function names a file that is missing: all that came was parked. It ends, as without its session's file."""
+    with open("shop.py", "a") as file:
+        file.write("""
+@txpool.consumer("queue.properties", poll=0.1)
+def lacks(messages):
+    txpool.connect("missing.properties")
+""")
+    session.send("one")
+    assert "missing.properties" in run("shop:lacks", "--once", exits=TxpoolExitCode.CONFIGURATION)
+    assert session.parked()[0] == 0
+    assert run("shop:ship", "--once").startswith("1 done\n")
+
+
 def test_the_working_folder_comes_last(session: MessageSession) -> None:
     Path("uuid.py").write_text("raise SystemExit('the working folder comes first')")
     command = [sys.executable, "-P", "-m", "txpool", "consume", "shop:ship", "--once"]

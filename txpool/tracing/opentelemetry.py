@@ -161,11 +161,9 @@ class _Spans:
     @_logging_errors
     def enlisting(self, datasource: TakesPart[Any]) -> None:
         if datasource.name not in self._datasources:
-            attributes = {
-                "txpool.datasource": datasource.name,
-                "txpool.mode": datasource.mode,
-                "db.system.name": datasource.url.partition(":")[0],
-            }
+            scheme = datasource.url.partition(":")[0]
+            system, name = _BROKERS.get(scheme, ("db.system.name", scheme))
+            attributes = {"txpool.datasource": datasource.name, "txpool.mode": datasource.mode, system: name}
             self._datasources[datasource.name] = self._tracer.start_span(
                 "txpool.datasource", self._inside, api.SpanKind.CLIENT, attributes
             )
@@ -258,6 +256,8 @@ def _context_of(traceparent: str) -> Context | None:
     return _propagator.extract({"traceparent": traceparent}, contexts.Context()) if traceparent else None
 
 
+#: By the scheme of a url, what OpenTelemetry calls a system that is no database: the attribute, and its value.
+_BROKERS = {"kafka": ("messaging.system", "kafka"), "tcp": ("messaging.system", "activemq")}
 #: Phases that have no span, since nothing is sent in them.
 _WITHOUT_SPAN = frozenset({Phase.COMPLETE, Phase.ENDED, Phase.IN_DOUBT})
 #: Pairs of a phase and the one that follows, in which the first has failed.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,6 +106,18 @@ def test_a_transaction_its_datasource_and_its_phases(
         "db.system.name": "sqlite",
         "txpool.answer": "committed",
     }
+
+
+@pytest.mark.parametrize(("scheme", "system"), [("kafka", "kafka"), ("tcp", "activemq")])
+def test_a_broker_is_a_messaging_system(spans: InMemorySpanExporter, scheme: str, system: str) -> None:
+    with txpool.transaction() as tx:
+        tx.may_be_empty = True
+        assert tx.trace is not None
+        tx.trace.enlisting(SimpleNamespace(name="in", mode="xa", url=f"{scheme}://broker:1"))
+    attributes = by_name(spans)["txpool.datasource"].attributes
+    assert attributes is not None
+    assert attributes["messaging.system"] == system
+    assert "db.system.name" not in attributes
 
 
 def test_it_is_within_what_is_current_and_what_is_traced_in_its_block_is_within_it(

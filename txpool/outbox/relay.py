@@ -256,7 +256,7 @@ class Relay:
         if not counts:
             self._owed[number] = attempt, text
             self._give_back()
-            if isinstance(error, BrokerOutage):  # all others would wait for the broker, too
+            if isinstance(error, BrokerOutage) and error.of_all:  # all others would wait for the broker, too
                 raise error
             return DeliveryOutcome.WAITS
         with transaction(), self._table.opened(self._source) as cursor:

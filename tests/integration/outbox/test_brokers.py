@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import pika
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -161,6 +162,26 @@ def test_what_the_broker_refuses_is_parked(shop: Shop) -> None:
     shop.send("x" * 2_000_000, key="k")
     assert "0 delivered" in shop.relay()
     assert shop.outbox.state().parked == 1
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+def test_a_full_queue_of_one_key_holds_up_no_other(shop: Shop) -> None:
+    """The command ended at the first message that was not taken."""
+    shop.write(attempts=1, exchange="amq.direct", to="")
+    full, free = f"{shop.name}-full", f"{shop.name}-free"
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", shop.broker.port)) as connection:
+        channel = connection.channel()
+        for name, limit in ((full, 0), (free, 9)):
+            channel.queue_declare(name, arguments={"x-max-length": limit, "x-overflow": "reject-publish"})
+            channel.queue_bind(name, "amq.direct")
+        shop.send("1", "2", key=full)
+        (sent,) = shop.send("3", key=free)
+        assert "1 delivered" in shop.relay()
+        state = shop.outbox.state()
+        assert (state.waiting, state.parked) == (2, 0)
+        assert shop.broker.messages(free) == [(sent, b"3")]
+        channel.queue_delete(full)
+        channel.queue_delete(free)
 
 
 @pytest.mark.parametrize("broker", ["nats"], indirect=True)

@@ -30,6 +30,9 @@ _LONGEST: Final = 200
 class BrokerOutage(OperationalError):
     """The broker has not confirmed a message, and not because of the message. It is delivered again."""
 
+    #: It goes for messages of all keys.
+    of_all = True
+
 
 class BrokerDelivery(ABC):
     """Called with a message, it delivers that, and returns once the broker has confirmed it. Used by one thread."""
@@ -66,10 +69,12 @@ class BrokerDelivery(ABC):
                 if not isinstance(error, Exception) or self._refuses(error):
                     raise
                 if is_new:
-                    raise BrokerOutage(
+                    outage = BrokerOutage(
                         f"{self.broker} at {self._settings.outbox_broker} has not confirmed message {message.id}, "
                         f"which stays in the outbox: {described(error)}"
-                    ) from error
+                    )
+                    outage.of_all = not self._is_of_key(error)
+                    raise outage from error
                 # The broker may have closed a connection that was idle: what it has, it knows by its id.
 
     def close(self) -> None:
@@ -110,6 +115,10 @@ class BrokerDelivery(ABC):
     @abstractmethod
     def _close(self, connection: Any) -> None:
         """Close it at once: nothing that waits in the client is sent any more."""
+
+    def _is_of_key(self, error: Exception) -> bool:
+        """Whether an outage may be that of one message's key alone."""
+        return False
 
     @abstractmethod
     def _refuses(self, error: Exception) -> bool:

@@ -67,6 +67,9 @@ class RabbitMQDelivery(BrokerDelivery):
         broker: BlockingConnection = connection.connection
         broker.close()
 
+    def _is_of_key(self, error: Exception) -> bool:
+        return not self.to and isinstance(error, exceptions.NackError)  # the queue of its key may be full
+
     def _refuses(self, error: Exception) -> bool:
         if isinstance(error, exceptions.UnroutableError):
             return not self.to  # else no message would be routed

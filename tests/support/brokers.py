@@ -151,11 +151,12 @@ class Nats(OutboxBroker):
     """A server of NATS, with JetStream."""
 
     name = "nats"
+    options: tuple[str, ...] = ()
     _server = shutil.which("nats-server", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     missing = "" if _server else "NATS: apt-get install nats-server"
 
     def _started(self, log: int) -> subprocess.Popen[bytes]:
-        options = ["-js", "-sd", str(self.folder / "js"), "-a", "127.0.0.1", "-p", str(self.port)]
+        options = ["-js", "-sd", str(self.folder / "js"), "-a", "127.0.0.1", "-p", str(self.port), *self.options]
         command = [*WITH_ITS_PARENT, str(self._server), *options]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 

@@ -185,6 +185,28 @@ def test_a_full_queue_of_one_key_holds_up_no_other(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("broker", ["nats"], indirect=True)
+def test_a_user_without_a_right_is_told_so(shop: Shop, tmp_path: Path) -> None:
+    """It waited for half a minute for each message, and said that the answer took too long."""
+    made = Nats(tmp_path)
+    (tmp_path / "rights").write_text(
+        "authorization { users = [ {user: all, password: x}\n"
+        '{user: reader, password: x, permissions: {publish: {deny: ">"}}} ] }\n no_auth_user: all\n'
+    )
+    made.options = ("-c", str(tmp_path / "rights"))
+    made.start()
+    try:
+        made.create(shop.name)
+        shop.write(attempts=1, broker=made.address, user="reader", password="x")
+        (tmp_path / "orders.properties").chmod(0o600)
+        shop.send("one")
+        said = shop.relay(exits=TxpoolExitCode.UNREACHABLE)
+        assert f'permissions violation for publish to "{shop.name}"' in said
+        assert shop.outbox.state().waiting == 1
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("broker", ["nats"], indirect=True)
 def test_what_is_too_large_with_its_headers_is_parked(shop: Shop) -> None:
     """The server ends the connection for it: it was tried for ever, as in an outage, and held up all others."""
     shop.write(attempts=1)

@@ -28,8 +28,8 @@ class _NatsConnection(NamedTuple):
 
     client: Client
     runner: asyncio.Runner
-    #: Set once the connection is lost: the client would let its callers wait.
-    lost: asyncio.Event
+    #: Set once the connection is lost, or the server has said of a right that it lacks: its callers would wait.
+    lost: asyncio.Future[str]
 
 
 class NatsDelivery(BrokerDelivery):
@@ -44,14 +44,17 @@ class NatsDelivery(BrokerDelivery):
             options["tls"] = self.tls_context()
         if self.user is not None:
             options |= {"user": self.user, "password": self.password() or ""}
-        runner, lost = asyncio.Runner(), asyncio.Event()
+        runner = asyncio.Runner()
+        lost = runner.get_loop().create_future()
 
-        async def note() -> None:
-            lost.set()
+        async def note(error: Exception | None = None) -> None:
+            """The client also tells of errors that its calls raise."""
+            if not lost.done() and (error is None or "permissions violation" in str(error).lower()):
+                lost.set_result("the connection is lost" if error is None else str(error))
 
         try:
             servers = [f"nats://{each}" for each in self.addresses]
-            options |= {"error_cb": _nobody, "closed_cb": note, "connect_timeout": PATIENCE / 2}
+            options |= {"error_cb": note, "closed_cb": note, "connect_timeout": PATIENCE / 2}
             made = runner.run(nats.connect(servers=servers, **options))
         except BaseException:
             runner.close()
@@ -82,17 +85,12 @@ class NatsDelivery(BrokerDelivery):
         return refused or isinstance(error, nats.errors.MaxPayloadError | DataError)
 
 
-async def _answered(sending: Coroutine[Any, Any, object], lost: asyncio.Event) -> None:
-    answer, end = asyncio.ensure_future(sending), asyncio.ensure_future(lost.wait())
+async def _answered(sending: Coroutine[Any, Any, object], lost: asyncio.Future[str]) -> None:
+    answer = asyncio.ensure_future(sending)
     try:
-        await asyncio.wait((answer, end), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answer, lost), return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
-            raise OperationalError("the connection is lost")
+            raise OperationalError(lost.result())
         await answer
     finally:
         answer.cancel()
-        end.cancel()
-
-
-async def _nobody(_: Exception) -> None:
-    """The client tells of errors that its calls raise, too."""

@@ -14,6 +14,7 @@ from txpool.datasource import open_settings
 from txpool.datasource.datasource import as_database
 from txpool.errors import ConfigurationError
 from txpool.resources.driver.making import make_driver
+from txpool.resources.jms.manager import MANAGER as JMS
 from txpool.resources.kafka.manager import parking_topic
 from txpool.resources.messages.tables import tables_of
 from txpool.resources.outbox import OutboxContent, outbox_table
@@ -82,13 +83,13 @@ def _is_meant(datasource: RecoverableDatasource, names: Collection[str]) -> bool
 
 
 def _session_of(datasource: RecoverableDatasource) -> DataSourceSettings | None:
-    """The settings of a session that receives, and keeps what it parks in a datasource; None if it is none."""
+    """The settings of a session that receives, and whose parked messages can be counted; None if it is none."""
     settings = getattr(datasource, "settings", None)
     if not isinstance(settings, DataSourceSettings) or not (settings.queue or settings.group):
         return None
     if settings.group and parking_topic(settings):
         return None  # the broker alone knows
-    return settings if settings.queue_datasource or settings.offsets_datasource else None
+    return settings if settings.queue or settings.offsets_datasource else None
 
 
 def _look(datasource: RecoverableDatasource) -> Callable[[], OutboxContent | None]:
@@ -101,7 +102,9 @@ def _look(datasource: RecoverableDatasource) -> Callable[[], OutboxContent | Non
 
 def _look_into_session(settings: DataSourceSettings) -> OutboxContent | None:
     """What waits in its queue, and what its consumer has parked; as recovery.user of that datasource."""
-    path = settings.queue_datasource or settings.offsets_datasource or ""
+    path = settings.queue_datasource or settings.offsets_datasource
+    if path is None:  # its broker has both queues
+        return JMS.look(settings)
     # Each time anew: the daemon may have been told to read its files again.
     with closing(open_settings(DataSourceSettings.load_without_idle(path))) as opened:
         source = as_database(opened)

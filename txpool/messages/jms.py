@@ -254,11 +254,7 @@ class JmsSession(MessageSession):
 
     def parked(self) -> tuple[int, float | None]:
         with self._apart() as raw:
-            if not raw.exists(self.parking):
-                return 0, None
-            first = next(raw.browse(raw.queue(self.parking)), None)
-            age = None if first is None else max(0.0, time.time() - int(first.getJMSTimestamp()) / 1000)
-            return raw.count(self.parking), age
+            return raw.look(self.parking)[:2]
 
 
 def _place(found: Any) -> str:

@@ -912,9 +912,25 @@ def test_an_outage_of_the_broker_is_no_try_of_a_message(own_site: Site) -> None:
     assert own_site.out() == []
 
 
+@pytest.mark.costly
 def test_the_commands_know_it(site: Site) -> None:
     done = preloaded.run("-m", "txpool", "check", "in.properties", cwd=site.folder, env=dict(os.environ))
     assert "answers, and keeps what is prepared" in done.stdout, done.stderr
+    site.inward.parking = f"{site.queues[0]}-parked"
+    text = (site.folder / "in.properties").read_text()
+    (site.folder / "in.properties").write_text(f"{text}parking = {site.inward.parking}\n")
+    for each in ("bad", "worse", "good"):
+        site.inward.send(each)
+
+    @txpool.consumer(site.inward, max_messages=1)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        raise txpool.HeuristicMixed(messages[0].text)  # which parks it at once
+
+    ship.run(lambda: site.inward.parked()[0] == 2)
+    found = RecoveryManager("recovery.properties").outboxes()
+    told = {each.datasource: (each.waiting, each.parked, each.last_error, each.kind) for each in found}
+    error = "done in part: HeuristicMixed: worse"
+    assert told == {"in": (1, 2, error, "session"), "out": (0, 0, None, "session")}
 
 
 @pytest.mark.costly

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import ConfigurationError, NotSupportedError, OperationalError, described
@@ -34,6 +36,9 @@ _SILENT: Final = "the broker did not say in time whether there is a message: it,
 #: How many bytes the headers of a message have at most, in UTF-16. A broker's journal takes no record that is longer
 #: than its buffer, 490 KiB of a stock broker. It says so at the branch's end: a one-phase commit is in doubt then.
 _MOST_HEADERS: Final = 100_000
+
+#: How many messages of a queue are looked at, to tell of them.
+_LOOKED_AT: Final = 100
 
 _timers = Timers()
 
@@ -184,6 +189,17 @@ class JmsConnection:
 
     def count(self, queue: str) -> int:
         return int(call(self.core.queueQuery, self._simple(queue)).getMessageCount())
+
+    def look(self, queue: str) -> tuple[int, float | None, str | None]:
+        """How many messages are there, the age of the first in seconds, and why one of the last was parked."""
+        if not self.exists(queue):
+            return 0, None, None
+        first = last = None
+        for last in islice(self.browse(self.queue(queue)), _LOOKED_AT):
+            first = last if first is None else first
+        age = None if first is None else max(0.0, time.time() - int(first.getJMSTimestamp()) / 1000)
+        error = None if last is None else last.getStringProperty(ERROR)
+        return self.count(queue), age, None if error is None else str(error)
 
     # -- messages -----------------------------------------------------------------------------------------------
 

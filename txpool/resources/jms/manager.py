@@ -9,6 +9,7 @@ from txpool.errors import described
 from txpool.findings.finding import Finding, failure, ok, warning
 from txpool.resources.base import BegunBy
 from txpool.resources.manager import ResourceManager
+from txpool.resources.outbox import OutboxContent
 
 if TYPE_CHECKING:
     from txpool.config.settings import DataSourceSettings
@@ -66,6 +67,16 @@ class Jms(ResourceManager):
 
     def is_outage(self, error: BaseException) -> bool:
         return getattr(error, "java_class", "") == NO_RIGHT  # whose user a file names
+
+    def look(self, settings: DataSourceSettings) -> OutboxContent:
+        """What is in the queue of a session, and in the one of its parked messages; as recovery.user."""
+        from txpool.resources.jms.driver import JmsDriver
+
+        with JmsDriver(settings, recovery=True).lent() as raw:
+            waiting, oldest, _ = raw.look(settings.queue or "")
+            parked, _, error = raw.look(settings.parking_queue)
+            raw.drop()
+        return OutboxContent(waiting + parked, parked, oldest, error)
 
     def workload(self, source: Source) -> Any:
         from txpool.resources.jms.workload import QueueWork

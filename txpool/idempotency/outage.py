@@ -17,7 +17,12 @@ def is_outage(error: BaseException) -> bool:
     at_its_end, managers = isinstance(error, TransactionRolledBack), known()
     return any(
         isinstance(each, PoolTimeout | PoolClosed | LogError | ConfigurationError)
-        or (type(each).__module__ == "kafka.errors" and getattr(each, "retriable", False))
+        or (type(each).__module__ == "kafka.errors" and _is_brokers(each))
         or any(manager.is_outage(each) or manager.is_transient(each, at_its_end=at_its_end) for manager in managers)
         for each in chain(error, contexts=False)
     )
+
+
+def _is_brokers(error: BaseException) -> bool:
+    """Whether it is no message that has made Kafka refuse: a file names topics and users."""
+    return getattr(error, "retriable", False) or "Auth" in type(error).__name__

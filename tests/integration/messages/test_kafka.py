@@ -23,7 +23,15 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.cluster import ClusterMetadata
 from kafka.consumer.fetcher import Fetcher
 from kafka.coordinator.consumer import ConsumerCoordinator
-from kafka.errors import ClusterAuthorizationFailedError, KafkaTimeoutError, NodeNotReadyError
+from kafka.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    SaslAuthenticationFailedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 from kafka.future import Future
 from kafka.net.manager import KafkaConnectionManager
 
@@ -244,6 +252,40 @@ def test_a_consumer_parks_the_culprit_alone(site: Site) -> None:
     assert ship.run(lambda: len(site.sql("select * from done")) == 3) == 3
     assert site.out() == [b"one", b"two", b"three"]
     assert site.sql("select queue, body, error from txpool_messages") == [("in-parked", b"bad", "ValueError: bad?")]
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("lacks", ["describe", "write"])
+def test_a_topic_that_a_user_may_not_write_is_no_messages_fault(
+    site: Site, lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that came was parked for it. The broker tells who may not see a topic that there is none."""
+    monkeypatch.setattr(sys.modules["txpool.messages.consumer"], "_LONGEST_WAIT", 0.01)
+    site.inward.parking_after, sent, done = 1, site.inward.send("one"), list[str]()
+    left = [UnknownTopicOrPartitionError if lacks == "describe" else TopicAuthorizationFailedError] * 5
+    name = "_asked" if lacks == "describe" else "_produce"
+    act = getattr(KafkaRequests, name)
+
+    def refuse(*given: Any, **named: Any) -> Any:
+        if done and left:
+            raise left.pop()
+        return act(*given, **named)
+
+    monkeypatch.setattr(KafkaRequests, name, refuse)
+
+    @txpool.consumer(site.inward, poll=1)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        done.extend(each.id for each in messages)
+        work(messages, site.outward)
+
+    ship.run(lambda: site.sql("select * from done") != [] or site.inward.parked()[0] > 0)
+    assert (left, site.inward.parked()[0], {*done}) == ([], 0, {sent})
+    assert site.sql("select body from done") == [("one",)]
+
+
+@pytest.mark.parametrize("error", [SaslAuthenticationFailedError, TransactionalIdAuthorizationFailedError])
+def test_a_user_who_is_refused_is_an_outage(error: type[Exception]) -> None:
+    assert is_outage(error())
 
 
 def test_a_topic_takes_what_is_parked_in_the_positions_transaction(site: Site) -> None:

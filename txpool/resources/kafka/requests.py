@@ -150,7 +150,8 @@ class KafkaRequests:
         """How many replicas each partition of a topic has. OperationalError if there is no such topic."""
         found = self._topic(topic)
         if not found["partitions"]:
-            raise OperationalError(f"there is no topic {topic} at {self._address}")
+            missing = f"there is no topic {topic} at {self._address}, or its user may not see it"
+            raise OperationalError(missing) from errors.UnknownTopicOrPartitionError()
         return [len(each.get("replica_nodes", ())) for each in found["partitions"]]
 
     # -- a transaction ------------------------------------------------------------------------------------------

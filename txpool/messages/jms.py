@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -191,8 +191,7 @@ class JmsSession(MessageSession):
                 )
                 raise
             return self.take_one()
-        with self._branch() as raw:
-            found = self._take(raw, message)
+        with self._branch() as raw, self._taken(raw, message) as found:
             return None if found is None else self._begun(raw, found, message.place)
 
     def _send_anew(self, message: ReceivedMessage) -> dict[str, int]:
@@ -202,29 +201,32 @@ class JmsSession(MessageSession):
         """
         with self._branch() as raw:
             queue = raw.queue(self._from(), sends=True)
-            made = next(raw.browse(queue, _selector(message)), None)
-            if made is None:
-                return {}
-            until, priority = int(made.getJMSExpiration()) / 1000, int(made.getJMSPriority())
-            live = max(0.001, until - time.time()) if until else 0
-            # First: if that fails at once, the message was not received once more.
-            raw.send(queue, anew(made, message.id), live=live, priority=priority)
-            found = self._take(raw, message)
-            if found is None:
-                raise OperationalError(f"{self.name}: another consumer has taken message {message.id}")
-            return {_place(made): -self._tries(found, message.place)}
+            with closing(raw.browse(queue, _selector(message))) as browsed:  # a large body is read from there
+                made = next(browsed, None)
+                if made is None:
+                    return {}
+                until, priority = int(made.getJMSExpiration()) / 1000, int(made.getJMSPriority())
+                live = max(0.001, until - time.time()) if until else 0
+                # First: if that fails at once, the message was not received once more.
+                raw.send(queue, anew(made, message.id), live=live, priority=priority)
+            with self._taken(raw, message) as found:
+                if found is None:
+                    raise OperationalError(f"{self.name}: another consumer has taken message {message.id}")
+                return {_place(made): -self._tries(found, message.place)}
 
     def why_unreadable(self, message: ReceivedMessage) -> str:
         return message.why if isinstance(message, _UnreadableMessage) else ""
 
-    def _take(self, raw: JmsConnection, message: ReceivedMessage) -> Any:
+    @contextmanager
+    def _taken(self, raw: JmsConnection, message: ReceivedMessage) -> Iterator[Any]:
+        """The message, which is received; None if it is gone. A large body can be read in the block alone."""
         with raw.receiving(raw.queue(self._from()), _selector(message)) as consumer:
             found = raw.receive(consumer, 0)
-        if found is not None and _place(found) != message.place:
-            raise OperationalError(
-                f"{self.name}: another consumer has taken message {message.id}. Nothing was received"
-            )
-        return found
+            if found is not None and _place(found) != message.place:
+                raise OperationalError(
+                    f"{self.name}: another consumer has taken message {message.id}. Nothing was received"
+                )
+            yield found
 
     def in_vain(self, messages: Sequence[ReceivedMessage]) -> None:
         for each in messages:
@@ -238,8 +240,7 @@ class JmsSession(MessageSession):
     def park(self, message: ReceivedMessage, error: str) -> str:
         with self._apart() as raw:
             raw.create_queue(self.parking)
-        with transaction(), self._branch() as raw:
-            found = self._take(raw, message)
+        with transaction(), self._branch() as raw, self._taken(raw, message) as found:
             if found is not None:
                 raw.send(raw.queue(self.parking), self._to_park(raw, found, message, error))
         return "" if found is None else self.parking

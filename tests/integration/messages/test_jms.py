@@ -749,6 +749,28 @@ def test_what_proves_nothing_against_a_message_is_no_try_of_it(site: Site, monke
     assert (done, left) == (["first", "good"], [])
 
 
+def test_a_consumer_takes_large_messages_and_parks_them(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of over 100 KiB: the body of what one by one was taken could not be read, and the broker took all away."""
+    monkeypatch.setattr(sys.modules["txpool.messages.consumer"], "_LONGEST_WAIT", 0.01)
+    site.inward.parking, site.inward.parking_after = f"parked-{site.queues[0]}", 2
+    large, bad, calls, done = os.urandom(1_000_000), os.urandom(200_000), list[int](), list[Any]()
+    site.inward.send(large)
+    site.inward.send(bad)
+
+    @txpool.consumer(site.inward, max_messages=1, poll=0.1)
+    def ship(messages: list[ReceivedMessage]) -> None:
+        calls.append(len(messages))
+        if len(calls) < 15:  # it is sent anew meanwhile
+            raise txpool.PoolTimeout("none is free")
+        if messages[0].body == bad:
+            raise ValueError("bad")
+        done.extend(each.body for each in messages)
+
+    ship.run(lambda: len(site.broker.browsed(site.queues[0])) == 0)
+    assert done == [large]
+    assert [body for _, body in site.broker.browsed(site.inward.parking)] == [bad]
+
+
 def test_no_outage_makes_a_dead_letter(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker counts each delivery, and took the message away behind ten of them: an outage of two minutes."""
     monkeypatch.setattr(sys.modules["txpool.messages.consumer"], "_LONGEST_WAIT", 0.01)

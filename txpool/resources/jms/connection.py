@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -293,7 +293,7 @@ class JmsConnection:
             return self._bounded(_PATIENCE, _SILENT, consumer.receive, wait)
         return self._bounded(_PATIENCE, _SILENT, consumer.receiveNoWait)
 
-    def browse(self, queue: Any, selector: str | None = None) -> Iterator[Any]:
+    def browse(self, queue: Any, selector: str | None = None) -> Generator[Any, None, None]:
         """The messages that can be received now, which stay. Errors: as `receive`."""
         browser = call(self.session.createBrowser, queue, selector)
         try:

@@ -85,10 +85,13 @@ def optional(
     return found
 
 
-def connected(access: BranchRecovery) -> AbstractContextManager[BranchRecovery]:
-    """The access over one connection for several questions of one thread, if it has such: to connect takes longest."""
+def connected(access: BranchRecovery, raw: Any = None) -> AbstractContextManager[BranchRecovery]:
+    """The access over one connection for several questions of one thread, if it has such: to connect takes longest.
+
+    That is `raw` if there is one: a session of the datasource's own, which stays open, and in its transaction.
+    """
     found = optional(access, "connected")
-    return nullcontext(access) if found is None else found()
+    return nullcontext(access) if found is None else found() if raw is None else found(raw)
 
 
 def each_prepared(access: BranchRecovery) -> Iterable[PreparedBranch]:

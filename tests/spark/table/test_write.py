@@ -18,11 +18,13 @@ from txpool.datasource import DataSource, connect
 from txpool.demo.server import EmbeddedPostgres
 from txpool.errors import DataError, NotSupportedError, OperationalError, ProgrammingError, TransactionRolledBack
 from txpool.spark import Progress, write_table
+from txpool.spark.commit.listing import list_attempts, roll_back
 from txpool.spark.commit.slots import SlotReservation, SlotSession, try_reserve
 from txpool.spark.table import table_write
 from txpool.tm.demarcation.block import transaction
-from txpool.tm.demarcation.calls import begin, commit, rollback
+from txpool.tm.demarcation.calls import begin, commit, resume, rollback, suspend
 from txpool.tm.manager import configure, get_manager
+from txpool.tm.subordinate import Subordinate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -401,6 +403,30 @@ def test_a_session_that_was_lost_while_spark_planned(few: DataSource, small: Emb
         )
         kept = try_reserve(few, 2, session)
     assert kept.enough
+    kept.release()
+
+
+def test_the_session_of_a_reservation_lists_and_keeps_its_slots(few: DataSource, small: EmbeddedPostgres) -> None:
+    kept = SlotReservation(few, 2)
+    with transaction() as ambient:
+        suspend()
+        resume(Subordinate(ambient.gtrid, write=0, partition=0, attempt=7))
+        task = few.connect()
+        task.cursor().execute("insert into landed values (-1, 'task')")
+        task.close()
+        suspended = suspend()
+        assert isinstance(suspended, Subordinate)
+        suspended.prepare()
+        resume(ambient)
+        for _ in range(2):
+            found = list_attempts([few], gtrid=ambient.gtrid, write=0, sessions={"few": kept.session()})
+            assert ([*found.attempts], found.unreachable) == ([7], {})
+    held = "select count(*), count(backend_xmin) from pg_locks join pg_stat_activity using (pid)"
+    assert in_small(small, f"{held} where locktype = 'advisory'") == [(2, 0)]
+    roll_back(found.attempts.values(), [few])
+    assert in_small(small, "select from pg_prepared_xacts") == []
+    in_small(small, "select pg_terminate_backend(pid, 60000) from pg_locks where locktype = 'advisory'")
+    assert kept.session() is None
     kept.release()
 
 

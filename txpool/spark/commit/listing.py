@@ -6,8 +6,10 @@ The driver uses it, and each task that is a retry.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
 
 from txpool.datasource import Source
 from txpool.errors import ConfigurationError, described
@@ -17,6 +19,8 @@ from txpool.spark.commit.attempts import Attempt, attempts_of
 from txpool.xid import tag_of
 
 logger = logging.getLogger("txpool")
+
+NO_SESSIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +34,21 @@ class PreparedAttempts:
     unreachable: dict[str, Exception]
 
 
-def list_attempts(datasources: Iterable[Source], *, gtrid: str, write: int) -> PreparedAttempts:
-    """List the prepared branches of the write in every datasource. Returns the error of a datasource; raises none."""
+def list_attempts(
+    datasources: Iterable[Source], *, gtrid: str, write: int, sessions: Mapping[str, Any] = NO_SESSIONS
+) -> PreparedAttempts:
+    """List the prepared branches of the write in every datasource. Returns the error of a datasource; raises none.
+
+    `sessions` are the datasources' own that are open already, by name.
+    """
     records: list[BranchRecord] = []
     identities: dict[str, str] = {}
     unreached: dict[str, Exception] = {}
     for datasource in datasources:
         tag = tag_of(datasource.name)
         try:
-            with connected(datasource.branch_recovery(recovery=False)) as manager:
+            access, session = datasource.branch_recovery(recovery=False), sessions.get(datasource.name)
+            with connected(access, session) as manager:
                 identity = identities[datasource.name] = manager.identity()
                 prepared = manager.recover()
             # Anybody can prepare under such a name. To adopt a branch that is not ours would be to lose the rows.

@@ -8,6 +8,7 @@ from typing import Any, LiteralString, Protocol
 
 from txpool.datasource import DataSource
 from txpool.errors import OperationalError
+from txpool.resources.driver.driver import Driver
 from txpool.resources.parts import NO_SPARK
 from txpool.resources.postgresql.qualified import qualified
 from txpool.tm.transaction import Transaction
@@ -68,6 +69,9 @@ class Reservation(Protocol):
     def spare(self) -> int:
         """How many slots nobody holds or has reserved."""
 
+    def session(self) -> Any:
+        """The session that holds them, for what reads only; None if there is none, or it was lost."""
+
     def release_after(self, transaction: Transaction) -> None:
         """Release the slots once the transaction has ended."""
 
@@ -80,6 +84,9 @@ class _NoLimit:
 
     enough = True
     spare = 1 << 30
+
+    def session(self) -> None:
+        return None
 
     def release_after(self, transaction: Transaction) -> None:
         pass
@@ -107,9 +114,7 @@ class SlotSession:
         if opening is None:
             return None
         raw = opening.result()
-        try:
-            self._driver.ping(raw, _PING_SECONDS)
-        except Exception:
+        if not _is_alive(self._driver, raw):
             self._driver.close(raw)
             return None
         return raw
@@ -160,6 +165,10 @@ class SlotReservation:
     def spare(self) -> int:
         return max(int(self.maximum) - int(self.taken), 0)
 
+    def session(self) -> Any:
+        """The session that holds them, for what reads only; None if it was lost."""
+        return self._raw if _is_alive(self._driver, self._raw) else None
+
     def release_after(self, transaction: Transaction) -> None:
         """Release the slots once the transaction has ended."""
         transaction.after_completion(lambda _: self.release())
@@ -167,6 +176,14 @@ class SlotReservation:
     def release(self) -> None:
         """Release the slots; may be called again."""
         self._driver.close(self._raw)
+
+
+def _is_alive(driver: Driver, raw: Any) -> bool:
+    try:
+        driver.ping(raw, _PING_SECONDS)
+    except Exception:
+        return False
+    return True
 
 
 def slot_session(datasource: DataSource, beside: Executor) -> SlotSession | nullcontext[None]:

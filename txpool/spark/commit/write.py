@@ -49,8 +49,12 @@ class SparkWrite:
         datasources: dict[str, Source],
         *,
         adoptable: bool = True,
+        session_of: Callable[[str], Any] = lambda _: None,
     ) -> None:
-        """`datasources` are those sent with the task. Without `adoptable` no retry adopts an earlier attempt."""
+        """`datasources` are those sent with the task. Without `adoptable` no retry adopts an earlier attempt.
+
+        `session_of` returns a datasource's session that is open already, by its name, for what reads only, or None.
+        """
         self._transaction = transaction
         self._gtrid = transaction.gtrid
         self._number = number
@@ -58,6 +62,7 @@ class SparkWrite:
         self._candidates = Candidates(adoptable=adoptable)
         #: By name: the datasources sent with the task, and later also those that only a task knew.
         self._datasources = datasources
+        self._session_of = session_of
 
     def run(
         self,
@@ -126,7 +131,11 @@ class SparkWrite:
         )
 
     def _list_attempts(self, names: Iterable[str]) -> PreparedAttempts:
-        return list_attempts([self._datasources[n] for n in names], gtrid=self._gtrid, write=self._number)
+        names = list(names)
+        sessions = {name: self._session_of(name) for name in names}
+        return list_attempts(
+            [self._datasources[name] for name in names], gtrid=self._gtrid, write=self._number, sessions=sessions
+        )
 
     def _undo(self) -> None:
         """Roll back what the tasks have prepared. No attempt can be chosen any more, however late it prepares."""

@@ -88,7 +88,7 @@ class TableJob:
             if reservation is not None:
                 try:
                     context.setLocalProperty(STRATEGY, DIRECT)
-                    return self._direct(job, partitions, collect)
+                    return self._direct(job, partitions, collect, reservation)
                 except WriteUndone as undone:
                     reservation.release()
                     logger.warning(
@@ -135,13 +135,21 @@ class TableJob:
         reservation.release_after(self.transaction)
         return reservation
 
-    def _direct(self, job: TaggedJob, partitions: int, collect: Callable[[], list[dict[str, Any]]]) -> WriteReport:
+    def _direct(
+        self, job: TaggedJob, partitions: int, collect: Callable[[], list[dict[str, Any]]], reservation: Reservation
+    ) -> WriteReport:
         """Each task prepares a branch. WriteUndone if that was not possible, and strategy staged may be tried."""
 
         def may_undo(error: Exception) -> bool:
             return self.strategy == "auto" and self.dialect.why_direct_failed(error) is not None
 
-        write = SparkWrite(self.transaction, self.report.write, job, {self.source.name: self.source})
+        write = SparkWrite(
+            self.transaction,
+            self.report.write,
+            job,
+            {self.source.name: self.source},
+            session_of=lambda name: reservation.session() if name == self.source.name else None,
+        )
         finished = write.run(partitions, collect, may_undo=may_undo)
         return self._finished_report(DIRECT, finished.attempts, finished.results)
 

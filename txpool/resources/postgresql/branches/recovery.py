@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from copy import copy
 from typing import Any
 
@@ -45,6 +45,7 @@ PREPARED = qualified(
 # There may be very many: a part of them is in memory at a time.
 _DECLARE = f"declare txpool_prepared no scroll cursor for {PREPARED}"
 _FETCH = "fetch 2000 from txpool_prepared"
+_CLOSE = "close txpool_prepared"
 
 
 class PostgreSQLBranchRecovery(EndsBranches):
@@ -68,10 +69,10 @@ class PostgreSQLBranchRecovery(EndsBranches):
         self._owners = owners
 
     @contextmanager
-    def connected(self) -> Iterator[PostgreSQLBranchRecovery]:
-        """The same over one connection, for one thread."""
+    def connected(self, raw: Any = None) -> Iterator[PostgreSQLBranchRecovery]:
+        """The same over one connection, for one thread: over `raw`, which stays open, or one of its own."""
         access = copy(self)
-        with closing(self._driver.connect()) as access._raw:
+        with closing(self._driver.connect()) if raw is None else nullcontext(raw) as access._raw:
             yield access
 
     @contextmanager
@@ -108,7 +109,7 @@ class PostgreSQLBranchRecovery(EndsBranches):
                 yield from branches_of(
                     rows, system=system, encoding=encoding, timeline=timeline, role=role, owners=self._owners
                 )
-            raw.rollback()  # which closes the cursor
+            raw.execute(_CLOSE)
 
     def slots(self) -> PreparedSlots:
         """The prepared slots of the whole cluster."""

@@ -6,6 +6,9 @@ structs, it builds the array anew by its offsets, and a null becomes an empty on
 It divides what it writes by comparing values, for which 0.0 and -0.0 are the same, and NaN is not itself. So rows are
 doubled or lost without an error, also when a delete or an upsert rewrites files of an earlier partitioning.
 
+It cuts numbers to one below the least of their type, and years to what its dates do not reach. So a partition of the
+least numbers is among the greatest or null, where no filter looks, and an upsert doubles its rows.
+
 It reads a partition's double as a float, and its UUID as what it does not compare with. So a filter misses rows, an
 upsert doubles them, and a manifest that is written again has another value, which engines take for the column's.
 
@@ -41,9 +44,21 @@ from pyiceberg.io.pyarrow import (
     _ConvertToArrowExpression,
     _determine_partitions,
     _expression_to_complementary_pyarrow,
+    _get_field_from_arrow_table,
     expression_to_pyarrow,
 )
-from pyiceberg.types import DateType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StructType
+from pyiceberg.transforms import TimeTransform, TruncateTransform
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+)
 
 from txpool.errors import DataError
 
@@ -73,6 +88,7 @@ _CONVERSIONS = [
     )
     for column in columns
 ]
+_CUT_AS_TEXTS = (StringType, BinaryType)
 _MICROSECONDS = 86_400_000_000
 
 
@@ -124,6 +140,17 @@ def _bytes_of_uuid(_: UUIDReader, decoder: BinaryDecoder) -> bytes:
 
 
 def _whole(spec: Any, schema: Any, arrow_table: Any) -> Any:
+    for part in spec.fields:
+        kind = schema.find_type(part.source_id)
+        name = str(schema.find_column_name(part.source_id))
+        if isinstance(part.transform, (TruncateTransform, TimeTransform)) and not isinstance(kind, _CUT_AS_TEXTS):
+            ends = pa.array(pc.min_max(_get_field_from_arrow_table(arrow_table, name)).values())
+            if _below_zero(ends) != _below_zero(part.transform.pyarrow_transform(kind)(ends)):
+                raise DataError(
+                    f"the table is partitioned by {part.transform} of {name}, where a row has a value so near the end "
+                    "of its type that its partition would be another's, and it would not be found: nothing was "
+                    "written. Overwrite this value first, or partition by the column itself"
+                )
     made = list(_determine_partitions(spec, schema, arrow_table))
     if sum(each.arrow_table_partition.num_rows for each in made) != arrow_table.num_rows:
         fields = ", ".join(str(schema.find_column_name(each.source_id)) for each in spec.fields)
@@ -132,6 +159,11 @@ def _whole(spec: Any, schema: Any, arrow_table: Any) -> Any:
             "nothing was written. Overwrite these values first, or partition by another column"
         )
     return made
+
+
+def _below_zero(ends: pa.Array) -> list[bool | None]:
+    found: list[bool | None] = pc.less(ends, pa.scalar(0, ends.type)).to_pylist()
+    return found
 
 
 def _write_and_count(self: ParquetFormatWriter, table: pa.Table) -> None:

@@ -20,12 +20,14 @@ from pyiceberg.expressions import EqualTo, GreaterThanOrEqual, NotEqualTo
 from pyiceberg.io.pyarrow import ParquetFormatWriter, schema_to_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import HourTransform, IdentityTransform, Transform, TruncateTransform, YearTransform
 from pyiceberg.types import (
     DateType,
     DecimalType,
     DoubleType,
     FloatType,
+    IcebergType,
+    IntegerType,
     ListType,
     LongType,
     NestedField,
@@ -396,3 +398,32 @@ def test_rows_that_a_partition_would_lose_or_double_are_refused(lake: Lake, valu
         assert lake.files() == before
     with txpool.transaction():
         assert lake.catalog.load_table("db.parted").scan().to_arrow().num_rows == 3
+
+
+@IN_SQLITE
+@pytest.mark.parametrize(
+    ("kind", "divided", "value"),
+    [
+        (IntegerType(), TruncateTransform(10), -(2**31)),
+        (LongType(), TruncateTransform(10), -(2**63)),
+        (TimestampType(), HourTransform(), 2**63 - 1),
+        (TimestampType(), YearTransform(), -(2**63)),
+    ],
+)
+def test_a_value_that_its_partition_would_hide_is_refused(
+    lake: Lake, kind: IcebergType, divided: Transform[Any, Any], value: int
+) -> None:
+    schema = _arrow(NestedField(1, "k", kind))
+    first, hidden = (pa.Table.from_arrays([pa.array([each], schema[0].type)], schema=schema) for each in (0, value))
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.t", Schema(NestedField(1, "k", kind)))
+        with table.update_spec() as update:
+            update.add_field("k", divided, "part")
+        table.append(first)
+        before = lake.files()
+        with pytest.raises(DataError, match="would not be found"):
+            table.append(pa.concat_tables([first, hidden]))
+        assert lake.files() == before
+    with txpool.transaction():
+        assert lake.catalog.load_table("db.t").scan().to_arrow().equals(first)

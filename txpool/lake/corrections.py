@@ -18,13 +18,15 @@ condition that a file's least and greatest numbers meet removes the rows with Na
 Whether a row stays, it asks of each column of a condition by itself. So a delete or an overwrite loses rows for which
 the condition is unknown, since a column is null, and leaves rows that meet it.
 
-It rounds a condition's value to the column's type: `id >= 1.4` deletes the row whose id is 1.
+It rounds a condition's value to the column's type: `id >= 1.4` deletes the row whose id is 1. It compares a datetime
+that has a time zone with times that have none, and one without with instants: it takes each for UTC.
 
 It compares a partition's null with a condition's value. So a scan fails, or counts the rows of which that is unknown.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
@@ -33,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg import expressions
 from pyiceberg.avro import STRUCT_DOUBLE
 from pyiceberg.avro.reader import DoubleReader, UUIDReader
 from pyiceberg.expressions import BoundUnaryPredicate, literals
@@ -58,6 +61,8 @@ from pyiceberg.types import (
     LongType,
     StringType,
     StructType,
+    TimestampType,
+    TimestamptzType,
 )
 
 from txpool.errors import DataError
@@ -76,6 +81,7 @@ _close = ParquetFormatWriter.close
 _in = _ConvertToArrowExpression.visit_in
 _not_equal = _StrictMetricsEvaluationVisitor.visit_not_equal
 _not_in = _StrictMetricsEvaluationVisitor.visit_not_in
+_literal = literals.literal
 _left = ResidualVisitor.visit_bound_predicate
 #: By the classes of a condition's value and of a column: pyiceberg's conversion.
 _CONVERSIONS = [
@@ -110,6 +116,9 @@ def correct() -> None:
     ResidualVisitor.visit_bound_predicate = _left_of_nulls  # type: ignore[method-assign]
     for kind, column, convert in _CONVERSIONS:
         vars(kind)["to"].register(column, _exact(convert))
+    vars(expressions)[_literal.__name__] = _with_zone
+    for column in (TimestampType, TimestamptzType):
+        vars(literals.TimestampLiteral)["to"].register(column, _of_the_zone)
 
 
 def _kept_list(self: ArrowProjectionVisitor, kind: Any, given: Any, *parts: Any) -> Any:
@@ -246,3 +255,19 @@ def _exact(convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         return made
 
     return converted
+
+
+def _with_zone(value: Any) -> Any:
+    made = _literal(value)
+    if isinstance(value, datetime.datetime):
+        if getattr(value, "nanosecond", 0):
+            raise ValueError(f"{value} has nanoseconds, which would be cut off")
+        vars(made)["zoned"] = value.tzinfo is not None
+    return made
+
+
+def _of_the_zone(self: Any, kind: Any) -> Any:
+    zoned = isinstance(kind, TimestamptzType)
+    if vars(self).get("zoned", zoned) != zoned:
+        raise ValueError(f"a datetime {'without' if zoned else 'with'} a time zone is no value of {kind}")
+    return self

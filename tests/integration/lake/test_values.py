@@ -427,3 +427,28 @@ def test_a_value_that_its_partition_would_hide_is_refused(
         assert lake.files() == before
     with txpool.transaction():
         assert lake.catalog.load_table("db.t").scan().to_arrow().equals(first)
+
+
+@IN_SQLITE
+def test_a_datetime_with_a_time_zone_is_compared_with_instants_alone(lake: Lake) -> None:
+    fields = [NestedField(1, "instant", TimestamptzType()), NestedField(2, "at", TimestampType())]
+    row = {"instant": DAY.replace(tzinfo=datetime.UTC), "at": DAY}
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.t", Schema(*fields))
+        table.append(pa.Table.from_pylist([row], schema=_arrow(*fields)))
+    with txpool.transaction():
+        table = lake.catalog.load_table("db.t")
+        for condition in (EqualTo("instant", DAY), EqualTo("at", row["instant"]), NotEqualTo("at", row["instant"])):
+            with pytest.raises(txpool.ProgrammingError, match="time zone is no value of timestamp"):
+                table.scan(row_filter=condition).to_arrow()
+            with pytest.raises(txpool.ProgrammingError, match="time zone is no value of timestamp"):
+                table.delete(condition)
+        with pytest.raises(ValueError, match="nanoseconds"):
+            EqualTo("at", pd.Timestamp(DAY) + pd.Timedelta(1, "ns"))
+        for condition in (EqualTo("instant", DAY.replace(hour=1, tzinfo=BERLIN)), EqualTo("at", DAY)):
+            assert table.scan(row_filter=condition).to_arrow().num_rows == 1
+        for key in ("instant", "at"):
+            assert table.upsert(pa.Table.from_pylist([row], schema=_arrow(*fields)), [key]).rows_inserted == 0
+    with txpool.transaction():
+        assert lake.catalog.load_table("db.t").scan().to_arrow().to_pylist() == [row]

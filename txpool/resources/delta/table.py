@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from txpool.errors import ConfigurationError, DataError, Error, NotSupportedError, OperationalError, described
+from txpool.resources.delta.limits import right, with_nan
 from txpool.resources.files.place import is_name
 from txpool.resources.files.tree import sync_file, write_file
 
@@ -294,6 +295,7 @@ def write_rows(
     (folder / LOG).mkdir()
     (folder / LOG / f"{0:020}.json").write_text(_lines([{"protocol": state.protocol}, {"metaData": state.metadata}]))
     rows, failures = 0, []
+    nan: set[str] = set()
 
     def counted() -> Iterator[pa.RecordBatch]:
         nonlocal rows
@@ -301,6 +303,7 @@ def write_rows(
             for batch in batches:
                 _require_partitionable(batch, state, where)
                 _require_lengths(batch, state, where)
+                nan.update(with_nan(batch))
                 rows += batch.num_rows
                 yield batch
         except BaseException as error:  # deltalake would make a text of it
@@ -319,6 +322,7 @@ def write_rows(
     for line in (folder / LOG / f"{1:020}.json").read_bytes().splitlines():  # a text may have other ends of lines
         add = json.loads(line).get("add")
         if add is not None:
+            add["stats"] = right(add["stats"], folder / path_of(add), state.fields, nan)
             adds.append({**add, "partitionValues": _with_zone(add["partitionValues"], state), SOURCE: folder.name})
     if sum(json.loads(each["stats"])["numRecords"] for each in adds) != rows:
         raise OperationalError(f"{where}: {rows} rows were given, and their files have another number")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ import deltalake
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -213,6 +215,47 @@ def test_a_partition_s_instant_is_the_same_in_every_time_zone(tables: Tables) ->
     found = [each["add"]["partitionValues"]["at"] for each in actions(tables.place / "orders") if "add" in each]
     assert sorted(map(str, found)) == ["1969-12-31T23:59:59.999999Z", "2001-09-09T01:46:40.000000Z", "None"]
     assert DeltaTable(str(tables.place / "orders")).to_pyarrow_table().sort_by("n").to_pylist() == rows.to_pylist()
+
+
+MONEY = Decimal("9007199254740993.11")
+_LARGE = Decimal(10**37 + 1)
+_WITHIN = pa.struct([("d", pa.decimal128(18, 2)), ("f", pa.float32())])
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "greatest"),
+    [
+        (pa.array([MONEY, None], pa.decimal128(18, 2)), MONEY, MONEY),
+        (pa.array([_LARGE, -_LARGE], pa.decimal128(38, 0)), -_LARGE, _LARGE),
+        (pa.array([None], pa.decimal128(38, 0)), None, None),
+        (pa.array([-5.0, math.nan]), -5, Decimal("1.7976931348623157e+308")),
+        (pa.array([math.inf, math.nan]), None, None),
+        (
+            pa.array([{"d": MONEY, "f": 1.0}, {"d": None, "f": math.nan}, None], _WITHIN),
+            {"d": MONEY, "f": 1},
+            {"d": MONEY, "f": Decimal("3.4028234663852886e+38")},
+        ),
+    ],
+)
+def test_readers_pass_over_no_row(values: Any, least: Any, greatest: Any, tables: Tables) -> None:
+    """They pass over a file by its limits in the log, which deltalake makes wrong for decimals and NaN."""
+    schema = pa.schema([("x", values.type), ("n", pa.int64())])
+    DeltaTable.create(str(tables.place / "orders"), schema)
+    with txpool.transaction():
+        lake.write_table(pa.table([values, pa.array(range(len(values)))], schema=schema), tables.file, "orders")
+    (stats,) = [each["add"]["stats"] for each in actions(tables.place / "orders") if "add" in each]
+    found = json.loads(stats, parse_float=Decimal, parse_int=Decimal)
+    assert [found[limits].get("x") for limits in ("minValues", "maxValues")] == [least, greatest]
+
+
+def test_a_long_decimal_is_found_by_a_filter(tables: Tables) -> None:
+    rows = pa.table({"x": pa.array([MONEY], pa.decimal128(18, 2)), "n": [1]})
+    DeltaTable.create(str(tables.place / "orders"), rows.schema)
+    with txpool.transaction():
+        lake.write_table(rows, tables.file, "orders")
+    DeltaTable(str(tables.place / "orders")).create_checkpoint()
+    table = DeltaTable(str(tables.place / "orders"))
+    assert table.to_pyarrow_table(filters=pc.field("x") == rows["x"][0]).num_rows == 1
 
 
 @pytest.mark.parametrize("column", ["float", "double", "money", "bytes"])

@@ -99,14 +99,14 @@ class StagedObjects(StagedFolder):
             raise ProgrammingError(f"{name!r} is no name of an object in {self.name}. Nothing was written")
         if mode not in _MODES:
             raise ProgrammingError(f"{self.name}/{name}: mode {mode!r} is not offered: objects are written whole, by w")
-        if name in self.files:
-            raise ProgrammingError(f"{self.name}/{name} was written already, and an object is written once")
         if "b" in mode and options:
             raise ProgrammingError(f"{self.name}/{name}: {', '.join(options)} has no use for bytes. Leave it out")
-        found = self._objects.begin_upload(f"{self.name}/{name}")
-        opened = opened_object(found, mode, **options)
-        self.files[name] = found
-        return opened
+        if name not in self.files:
+            found = self._objects.begin_upload(f"{self.name}/{name}")
+            opened = opened_object(found, mode, **options)
+            if self.files.setdefault(name, found) is found:  # or another thread has opened it meanwhile
+                return opened
+        raise ProgrammingError(f"{self.name}/{name} was written already, and an object is written once")
 
 
 class ObjectsWork(Work):
@@ -146,18 +146,19 @@ class ObjectsWork(Work):
                 f"{self.bucket.name}: {name!r} is no name below it: write orders/2026-11-27, or the like. Nothing was "
                 "done"
             )
-        taken = [each.name for each in self.folders if overlap(each.name, name)]
-        if taken:
-            raise ProgrammingError(
-                f"{self.bucket.name}: {self.gtrid} writes {taken[0]} already, and {name} is that, or above or below "
-                "it: write both into one. The transaction is as it was"
-            )
         found = StagedObjects(self, name, overwrite=overwrite)
         taken_by = "" if overwrite else self._taken(found)
         if taken_by:
             raise ProgrammingError(f"{self.bucket.name}: {taken_by}. The transaction is as it was")
-        self.folders.append(found)
-        return found
+        with self._lock:
+            taken = [each.name for each in self.folders if overlap(each.name, name)]
+            if not taken:
+                self.folders.append(found)
+                return found
+        raise ProgrammingError(
+            f"{self.bucket.name}: {self.gtrid} writes {taken[0]} already, and {name} is that, or above or below it: "
+            "write both into one. The transaction is as it was"
+        )
 
     def begin_upload(self, name: str) -> ObjectFile:
         """A new object, to be written."""

@@ -19,6 +19,7 @@ from txpool.conformance.cases.case import Verdict
 from txpool.conformance.kit import run_cases
 from txpool.resources.s3 import branch, bucket, upload
 from txpool.resources.s3.manager import MANAGER
+from txpool.resources.s3.work import ObjectsWork
 
 
 def test_it_appears_with_the_commit_and_only_then(objects: Objects) -> None:
@@ -230,6 +231,34 @@ def test_what_open_refuses(objects: Objects) -> None:
     assert objects.published() == {"day/a": "", "day/_SUCCESS": ""}
     with pytest.raises(txpool.ProgrammingError):
         day.open("late")
+
+
+@pytest.mark.parametrize(("step", "told"), [("_taken", "writes day already"), ("_begin", "is written once")])
+def test_of_two_threads_with_one_name_one_writes(
+    step: str, told: str, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both might look before either is known. Here the other thread's whole call comes in between."""
+    with txpool.transaction():
+        folders = [] if step == "_taken" else [txpool.folder(objects.file, "day")]
+
+        def writes() -> None:
+            folder = folders[0] if folders else txpool.folder(objects.file, "day")
+            with folder.open("a") as file:
+                file.write("theirs")
+
+        meanwhile = [writes]
+        real = getattr(ObjectsWork, step)
+
+        def look(*arguments: object) -> object:
+            if meanwhile:
+                meanwhile.pop()()
+            return real(*arguments)
+
+        monkeypatch.setattr(ObjectsWork, step, look)
+        with pytest.raises(txpool.ProgrammingError, match=told):
+            writes()
+    assert objects.published() == {"day/a": "theirs", "day/_SUCCESS": ""}
+    assert objects.left() == []
 
 
 def test_a_forked_child_writes_no_object(objects: Objects) -> None:

@@ -19,7 +19,8 @@ Whether a row stays, it asks of each column of a condition by itself. So a delet
 the condition is unknown, since a column is null, and leaves rows that meet it.
 
 It rounds a condition's value to the column's type: `id >= 1.4` deletes the row whose id is 1. It compares a datetime
-that has a time zone with times that have none, and one without with instants: it takes each for UTC.
+that has a time zone with times that have none, and one without with instants: it takes each for UTC. It takes infinity
+for no value of a float, so that a filter misses rows, and an upsert doubles them.
 
 It compares a partition's null with a condition's value. So a scan fails, or counts the rows of which that is unknown.
 """
@@ -27,6 +28,7 @@ It compares a partition's null with a condition's value. So a scan fails, or cou
 from __future__ import annotations
 
 import datetime
+import math
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
@@ -87,9 +89,10 @@ _left = ResidualVisitor.visit_bound_predicate
 _CONVERSIONS = [
     (kind, column, vars(kind)["to"].dispatcher.dispatch(column))
     for kind, *columns in (
-        (literals.DecimalLiteral, IntegerType, LongType),
-        (literals.StringLiteral, IntegerType, LongType),
-        (literals.DoubleLiteral, DecimalType),
+        (literals.DecimalLiteral, IntegerType, LongType, FloatType),
+        (literals.StringLiteral, IntegerType, LongType, FloatType),
+        (literals.LongLiteral, DoubleType),
+        (literals.DoubleLiteral, DecimalType, FloatType),
         (literals.TimestampLiteral, DateType),
     )
     for column in columns
@@ -246,11 +249,16 @@ def _exact(convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
     def converted(self: Any, kind: Any) -> Any:
         made, given = convert(self, kind), self.value
+        beyond = isinstance(made, (literals.AboveMax, literals.BelowMin))
         if isinstance(kind, DateType):
             same = made.value * _MICROSECONDS == given
+        elif isinstance(kind, FloatType):
+            if math.isinf(float(given)):
+                return literals.FloatLiteral(float(given))
+            same, beyond = not beyond, False  # digits do not count, as of 0.1
         else:
             same = float(made.value) == given if isinstance(given, float) else Decimal(made.value) == Decimal(given)
-        if not same and not isinstance(made, (literals.AboveMax, literals.BelowMin)):
+        if not same and not beyond:
             raise ValueError(f"{given} is no value of {kind}, to which it would be rounded")
         return made
 

@@ -452,3 +452,23 @@ def test_a_datetime_with_a_time_zone_is_compared_with_instants_alone(lake: Lake)
             assert table.upsert(pa.Table.from_pylist([row], schema=_arrow(*fields)), [key]).rows_inserted == 0
     with txpool.transaction():
         assert lake.catalog.load_table("db.t").scan().to_arrow().to_pylist() == [row]
+
+
+@IN_SQLITE
+@pytest.mark.parametrize("kind", [FloatType(), DoubleType()], ids=str)
+def test_an_infinite_float_is_found(lake: Lake, kind: IcebergType) -> None:
+    schema = _arrow(NestedField(1, "v", kind))
+    rows = pa.table({"v": [math.inf, -math.inf, 2.0**24]}, schema=schema)
+    with txpool.transaction():
+        lake.catalog.create_namespace("db")
+        table = lake.catalog.create_table("db.t", Schema(NestedField(1, "v", kind)))
+        table.append(rows)
+        assert table.upsert(rows, ["v"]).rows_inserted == 0
+        assert table.scan(row_filter=GreaterThanOrEqual("v", math.inf)).to_arrow().num_rows == 1
+        table.delete(EqualTo("v", -math.inf))
+        with pytest.raises(txpool.ProgrammingError, match="would be rounded"):
+            table.delete(GreaterThanOrEqual("v", 1e39 if isinstance(kind, FloatType) else 2**53 + 1))
+        assert table.scan(row_filter="v = 'inf'").to_arrow().num_rows == 1
+    with txpool.transaction():
+        found = lake.catalog.load_table("db.t").scan(row_filter=GreaterThanOrEqual("v", 2**24)).to_arrow()
+    assert sorted(found["v"].to_pylist()) == [2.0**24, math.inf]

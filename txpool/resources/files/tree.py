@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -41,6 +42,17 @@ def descended(parts: Sequence[str], within: int, *, make: bool = False) -> Itera
         os.fsync(within)  # also what another has made
     with opened(parts[0], within) as folder, descended(parts[1:], folder, make=make) as found:
         yield found
+
+
+def written_to(folder: str) -> list[str]:
+    """The files below a folder, by its real path, that this process has open for writing."""
+    found = []
+    for each in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # it was closed meanwhile
+            name = os.readlink(f"/proc/self/fd/{each}")
+            if name.startswith(f"{folder}/") and fcntl.fcntl(each, fcntl.F_GETFL) & os.O_ACCMODE:
+                found += [name] if os.fstat(each).st_nlink else []
+    return sorted(found)
 
 
 def make_folder(name: str, within: int, mode: int = 0o777) -> None:

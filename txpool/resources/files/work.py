@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-import weakref
 from abc import abstractmethod
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from txpool.resources.files.tree import (
     remove_tree,
     sync_tree,
     write_file,
+    written_to,
 )
 from txpool.resources.own.resource import Work
 from txpool.xid import parse
@@ -52,7 +52,6 @@ class StagedFolder(os.PathLike[str]):
 
     def __init__(self, work: FolderWork, name: str, path: Path) -> None:
         self._work = work
-        self._opened: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
         self.name = name  #: The name under which it is published.
         self._path = path
 
@@ -79,13 +78,7 @@ class StagedFolder(os.PathLike[str]):
             raise ProgrammingError(f"{file!r} is no name of a file in the folder {self.name}. Nothing was written")
         path = self.path / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        found: IO[Any] = path.open(mode, **options)
-        self._opened.add(found)
-        return found
-
-    def left_open(self) -> list[str]:
-        """The files that were opened here, and are not closed: what they hold back would be lost."""
-        return sorted(str(each.name) for each in self._opened if not each.closed)
+        return path.open(mode, **options)
 
 
 class PlaceWork(Work):
@@ -227,7 +220,7 @@ class FolderWork(PlaceWork):
             make_folder(number, staging)
 
     def manifest(self, xid: str) -> Manifest:
-        still = [file for each, _ in self.folders for file in each.left_open()]
+        still = written_to(os.path.realpath(self.place.path / HIDDEN / "staged" / self.staging))
         if still:
             raise Refused(f"{still[0]} is still open, and what it holds back would be lost: close it before the commit")
         return Manifest(xid, self.staging, tuple((each.name, overwrite) for each, overwrite in self.folders))

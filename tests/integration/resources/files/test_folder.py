@@ -172,6 +172,26 @@ def test_what_is_still_open_is_a_vote_to_roll_back(exports: Exports) -> None:
     assert exports.left() == []
 
 
+@pytest.mark.parametrize("mode", ["w", "xb", "r+"])
+def test_also_if_it_was_opened_by_its_path(mode: str, exports: Exports) -> None:
+    """Its folder would be published without what it holds back, and get that some time later."""
+    with pytest.raises(txpool.TransactionRolledBack, match=r"late\.csv is still open"), txpool.transaction():
+        late = exports.write("a", "1").path / "more" / "late.csv"
+        if mode == "r+":
+            late.touch()
+        file = late.open(mode)
+    file.close()
+    assert exports.published() == {}
+    with txpool.transaction():
+        folder = exports.write("a", "1").path
+        read, gone = (folder / "part-0.csv").open(), (folder / "gone").open("w")
+        (folder / "gone").unlink()
+    read.close()
+    gone.close()
+    assert exports.published() == exports.whole(a="1")
+    assert exports.left() == []
+
+
 def test_a_file_with_the_name_of_the_marker_is_not_replaced(exports: Exports) -> None:
     with pytest.raises(txpool.TransactionRolledBack, match="the name _txpool in a is txpool's own"):
         with txpool.transaction():

@@ -29,11 +29,10 @@ class StagingModule:
                 this_pass.recorder.record_failure(f"{self.name} {name}", why)
         for datasource, tables in this_pass.snapshot.staging_tables.items():
             for table in tables:
-                if this_pass.snapshot.is_left_to_recovery(table.gtrid) and not _has_prepared_branch(
-                    this_pass, datasource, table.gtrid
-                ):
+                if this_pass.snapshot.is_left_to_recovery(table.gtrid):
                     try:
-                        self._drop(this_pass, datasource, table)
+                        if not _has_prepared_branch(this_pass, datasource, table.gtrid):
+                            self._drop(this_pass, datasource, table)
                     except Exception as error:
                         this_pass.recorder.record_failure(
                             f"staging table {table.name} in {datasource}", describe_error(error)

@@ -153,3 +153,23 @@ def test_a_tombstone_decides_only_where_nothing_else_does() -> None:
     named = make_xid(gtrid, 0, "a", decider="ledger")
     naming = snapshot_of(named, IncarnationState.FENCED, rows=alone.rows, tags={named.decider: "ledger"})
     assert (naming.marked_by(gtrid), naming.row(gtrid)) == ("ledger", None)
+
+
+def test_a_database_that_goes_away_amid_the_pass_keeps_only_what_it_has_to_be_asked_of() -> None:
+    world = RecoveryWorld()
+    shared = staged(world)
+    unprepared = PostgreSQLStagingTable(make_gtrid(NODE, world.incarnation, 2), 0)
+    shared.here.append(unprepared)
+    world.ledger.shared = Tables()  # type: ignore[attr-defined]
+    world.recovery = world.recoverer()
+    world.b.prepare(world.xid(world.b, 1))
+    world.b.silent = True
+    world.die()
+
+    def go_away(number: int) -> None:
+        world.a.reachable = world.calls.names.count("a.identity") < 2
+
+    world.calls.before = go_away
+    report = world.scan()
+    assert [name for name in report.errors if unprepared.name in name or "module" in name] == []
+    assert [table.gtrid for table in shared.here] == [world.gtrid]

@@ -12,7 +12,7 @@ from typing import Any
 
 from txpool.log.base import Heuristic
 from txpool.packed import Packer, Plain
-from txpool.xid import parse
+from txpool.xid import parse, text_of
 
 logger = logging.getLogger("txpool.recovery")
 
@@ -61,7 +61,7 @@ def _packer_of_left() -> Packer[LeftAlone]:
 
 def _pack_left(left: LeftAlone) -> Plain:
     where = left.gtrid, left.gid, left.datasource
-    return *where, left.reason, left.alarm, str(left.error), left.lacks_right
+    return *where, text_of(left.reason), left.alarm, str(left.error), left.lacks_right
 
 
 def _unpack_left(plain: Plain) -> LeftAlone:

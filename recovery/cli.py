@@ -25,7 +25,7 @@ from recovery.scan.modules.expiry import Expired, node_of
 from recovery.scan.outboxes import OutboxStatus
 from recovery.scan.report import AlarmKind, ScanReport
 from txpool.commands.options import Version
-from txpool.config.secrets import show_warnings_plainly
+from txpool.config.secrets import print_plainly
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, Error, LogError, ProgrammingError
 from txpool.setup.stores import Step, initialise
@@ -263,7 +263,7 @@ def init(
 
 def main() -> None:
     """The entry point of the command."""
-    show_warnings_plainly()
+    print_plainly()
     plain = command_of(app, sys.argv[1:])
     if plain is None:
         app()

@@ -14,7 +14,7 @@ from txpool.commands.consume import consume
 from txpool.commands.options import Version
 from txpool.commands.outbox import outboxes
 from txpool.commands.pool import pools
-from txpool.config.secrets import show_warnings_plainly
+from txpool.config.secrets import print_plainly
 from txpool.errors import ConfigurationError
 from txpool.process.exit_codes import TxpoolExitCode
 from txpool.setup.command import init
@@ -116,5 +116,5 @@ def _run_conformance(path: Path, as_json: bool, kill: str | None, start: str | N
 
 def main() -> None:
     """The entry point of the command."""
-    show_warnings_plainly()
+    print_plainly()
     app()

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from io import TextIOWrapper
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,13 +61,18 @@ class SecurityWarning(UserWarning):
     """A file with a password in it can be read by others."""
 
 
-def show_warnings_plainly() -> None:
-    """For a command: a warning is one line on stderr, without the code that it comes from."""
+def print_plainly() -> None:
+    """For a command: a warning is one line on stderr, without the code that it comes from.
+
+    What stdout's encoding lacks is printed by its number.
+    """
 
     def show(message: object, *_: object, **__: object) -> None:
         sys.stderr.write(f"warning: {message}\n")
 
     warnings.showwarning = show
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 class ValueSource(IntEnum):

@@ -64,7 +64,7 @@ class SecurityWarning(UserWarning):
 def print_plainly() -> None:
     """For a command: a warning is one line on stderr, without the code that it comes from.
 
-    What stdout's encoding lacks is printed by its number.
+    What stdout's encoding lacks is printed by its number. COLUMNS=0 counts as none: in so few, nothing is printed.
     """
 
     def show(message: object, *_: object, **__: object) -> None:
@@ -73,6 +73,8 @@ def print_plainly() -> None:
     warnings.showwarning = show
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    if os.environ.get("COLUMNS") == "0":
+        del os.environ["COLUMNS"]
 
 
 class ValueSource(IntEnum):

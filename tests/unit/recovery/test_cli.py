@@ -51,6 +51,19 @@ def test_a_note_that_the_terminal_has_no_letters_for_hides_no_list(tmp_path: Pat
     assert "invoice 42" in process.stdout
 
 
+@pytest.mark.parametrize("command", ["txpool check", "recovery list --conf"])
+def test_an_error_is_told_in_a_terminal_that_says_it_has_no_columns(command: str, tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", *command.split(), str(tmp_path / "nowhere")],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "0"},
+    )
+    assert process.returncode == ExitCode.CONFIGURATION
+    assert "No such file" in process.stdout + process.stderr
+
+
 @pytest.mark.parametrize("module", ["txpool", "recovery"])
 def test_the_version(module: str) -> None:
     command = [sys.executable, "-m", module, "--version"]

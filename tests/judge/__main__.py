@@ -25,7 +25,8 @@ def verdict(history: Path, lists: Path, level: Level) -> list[str]:
     held = {Key(database, key): values for database, keys in databases.items() for key, values in keys.items()}
     wrong = [] if found else ["the history has no transaction"]
     wrong += torn(found, held)
-    for database in databases:
+    read = {each.key.database for attempt in found.values() for each in attempt.reads}
+    for database in sorted({*databases, *read}):
         wrong += [f"{database}: {each}" for each in anomalies(found, held, database, level)]
     return wrong
 

@@ -7,11 +7,11 @@ phenomena; the way of inferring them is Kingsbury's and Alvaro's, Elle, VLDB 202
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
-from heapq import heapify, heappop, heappush
+from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 from tests.judge.history import Attempt, Key, Read
 
@@ -34,6 +34,7 @@ class Dependency(Enum):
 
 #: From one transaction to those that stand behind it.
 Graph = dict[str, dict[str, set[Dependency]]]
+Node = TypeVar("Node", bound=Hashable)
 
 
 def anomalies(
@@ -52,7 +53,7 @@ def anomalies(
                 yield from _seen(attempt, read, states.get(read.key, ()), committed)
                 if attempt.name in committed or not attempt.appends:
                     _place(graph, attempt, read, states.get(read.key, ()))
-    yield from _cycles(graph, level, attempts)
+    yield from _cycles(graph, level)
 
 
 def _seen(attempt: Attempt, read: Read, state: tuple[str, ...], committed: set[str]) -> Iterator[str]:
@@ -63,6 +64,8 @@ def _seen(attempt: Attempt, read: Read, state: tuple[str, ...], committed: set[s
         yield f"G1a: {attempt.name} has read {aborted} in {read.key}, which did not commit"
     elif state[: len(seen)] != seen:
         yield f"{attempt.name} has read {seen} in {read.key}, which at its end is {state}"
+    if attempt.name in read.values and read.key not in attempt.appends:
+        yield f"{attempt.name} has read itself in {read.key}, to which it did not append"
     if attempt.name in read.values[:-1]:
         yield f"{attempt.name} has read in {read.key} what others appended behind it before it ended: {read.values}"
 
@@ -90,57 +93,29 @@ _FLOW = _WRITES | {Dependency.WRITE_READ}
 _ALL = _FLOW | {Dependency.READ_WRITE}
 
 
-def _cycles(graph: Graph, level: Level, begun: Iterable[str]) -> Iterator[str]:
-    """One sentence for each kind of cycle that the level forbids, with one such cycle.
-
-    `begun` has the transactions in the order in which they began.
-    """
+def _cycles(graph: Graph, level: Level) -> Iterator[str]:
+    """One sentence for each kind of cycle that the level forbids, with one such cycle."""
     for name, kinds in (("G0", _WRITES), ("G1c", _FLOW)):
-        found = _cycle(graph, kinds)
+        found = _cycle(graph, partial(_behind, graph, kinds))
         if found:
             yield f"{name}: {' -> '.join(found)}"
             return
     if level >= Level.SNAPSHOT:
-        yield from _single(graph, _places(graph, begun))
+        steps = _cycle(((name, False) for name in graph), partial(_apart, graph))
+        if steps:
+            name = "G-single" if sum(overtaken for _, overtaken in steps[1:]) == 1 else "G-nonadjacent"
+            yield f"{name}: {' -> '.join(each for each, _ in steps)}"
     if level >= Level.SERIALIZABLE:
-        found = _cycle(graph, _ALL)
+        found = _cycle(graph, partial(_behind, graph, _ALL))
         if found:
             yield f"G2: {' -> '.join(found)}"
 
 
-def _places(graph: Graph, begun: Iterable[str]) -> dict[str, int]:
-    """The place of each transaction in an order in which all flows forward, and that is else near to `begun`."""
-    number = {name: place for place, name in enumerate(begun)}
-    before = Counter(other for node in graph for other in _behind(graph, node, _FLOW))
-    free = [(number.get(node, -1), node) for node in graph if not before[node]]
-    heapify(free)
-    places: dict[str, int] = {}
-    while free:
-        node = heappop(free)[1]
-        places[node] = len(places)
-        for other in _behind(graph, node, _FLOW):
-            before[other] -= 1
-            if not before[other]:
-                heappush(free, (number.get(other, -1), other))
-    return places
-
-
-def _single(graph: Graph, places: Mapping[str, int]) -> Iterator[str]:
-    """G-single: a cycle with one read that was overtaken, and else only what flowed, which does so forward."""
-    for first, others in graph.items():
-        for then, why in others.items():
-            overtaken = Dependency.READ_WRITE in why and places.get(then, 0) < places[first]
-            way = _way(graph, then, first, places) if overtaken else None
-            if way:
-                yield f"G-single: {' -> '.join([first, *way])}"
-                return
-
-
-def _cycle(graph: Graph, kinds: frozenset[Dependency]) -> list[str] | None:
-    """A cycle of dependencies of these kinds, if there is one."""
-    done: set[str] = set()
-    for start in graph:
-        path: dict[str, Iterator[str]] = {} if start in done else {start: _behind(graph, start, kinds)}
+def _cycle(starts: Iterable[Node], behind: Callable[[Node], Iterator[Node]]) -> list[Node] | None:
+    """A cycle that one of these leads to, if there is one."""
+    done: set[Node] = set()
+    for start in starts:
+        path: dict[Node, Iterator[Node]] = {} if start in done else {start: behind(start)}
         while path:
             node, others = next(reversed(path.items()))
             other = next((each for each in others if each not in done), None)
@@ -151,29 +126,22 @@ def _cycle(graph: Graph, kinds: frozenset[Dependency]) -> list[str] | None:
                 nodes = [*path]
                 return [*nodes[nodes.index(other) :], other]
             else:
-                path[other] = _behind(graph, other, kinds)
+                path[other] = behind(other)
     return None
 
 
-def _way(graph: Graph, start: str, end: str, places: Mapping[str, int]) -> list[str] | None:
-    """A shortest way from one to another by what flows, both ends in it."""
-    before: dict[str, str] = {start: start}
-    turn = [start]
-    while turn:
-        following = []
-        for node in turn:
-            for other in _behind(graph, node, _FLOW):
-                if other not in before and places[other] <= places[end]:
-                    before[other] = node
-                    following.append(other)
-        if end in before:
-            way = [end]
-            while way[-1] != start:
-                way.append(before[way[-1]])
-            return way[::-1]
-        turn = following
-    return None
-
-
-def _behind(graph: Graph, node: str, kinds: frozenset[Dependency]) -> Iterator[str]:
+def _behind(graph: Graph, kinds: frozenset[Dependency], node: str) -> Iterator[str]:
     return (other for other, why in graph.get(node, {}).items() if why & kinds)
+
+
+def _apart(graph: Graph, step: tuple[str, bool]) -> Iterator[tuple[str, bool]]:
+    """What stands behind a transaction, each with whether a read was overtaken just before it: never two in a row.
+
+    A snapshot forbids the cycles of such steps, and allows all others (Cerone and Gotsman, PODC 2016).
+    """
+    node, overtaken = step
+    for other, why in graph.get(node, {}).items():
+        if why & _FLOW:
+            yield other, False
+        elif not overtaken:
+            yield other, True

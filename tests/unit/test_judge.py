@@ -109,6 +109,47 @@ INCONSISTENT: dict[str, tuple[list[Attempt], Lists, Level, str]] = {
         Level.SNAPSHOT,
         "G-single",
     ),
+    "long fork": (
+        [
+            attempt("1", A),
+            attempt("2", B),
+            attempt("3", reads=(Read(A, ("1",)), Read(B, ()))),
+            attempt("4", reads=(Read(A, ()), Read(B, ("2",)))),
+        ],
+        {A: ["1"], B: ["2"]},
+        Level.SNAPSHOT,
+        "G-nonadjacent",
+    ),
+    "lost update": (
+        [attempt("1", A, reads=(Read(A, ("1",)),)), attempt("2", A, reads=(Read(A, ("2",)),))],
+        {A: ["1", "2"]},
+        Level.SNAPSHOT,
+        "G-single",
+    ),
+    "a read that changes": (
+        [attempt("1", A), attempt("2", reads=(Read(A, ()), Read(A, ("1",))))],
+        {A: ["1"]},
+        Level.SNAPSHOT,
+        "G-single",
+    ),
+    "a value seen twice": (
+        [attempt("1", A), attempt("2", reads=(Read(A, ("1", "1")),))],
+        {A: ["1"]},
+        Level.READ_COMMITTED,
+        "which at its end is",
+    ),
+    "another order": (
+        [attempt("1", A), attempt("2", A), attempt("3", reads=(Read(A, ("2", "1")),))],
+        {A: ["1", "2"]},
+        Level.READ_COMMITTED,
+        "which at its end is",
+    ),
+    "itself where it is not": (
+        [attempt("1", A), attempt("2", B, reads=(Read(A, ("1", "2")),))],
+        {A: ["1"], B: ["2"]},
+        Level.READ_COMMITTED,
+        "to which it did not append",
+    ),
     "write skew": (
         [attempt("1", A, reads=(Read(B, ()),)), attempt("2", B, reads=(Read(A, ()),))],
         {A: ["1"], B: ["2"]},
@@ -125,7 +166,7 @@ def test_what_its_level_forbids_is_rejected(fault: str) -> None:
     assert any(each.startswith(sentence) or sentence in each for each in wrong), wrong
 
 
-@pytest.mark.parametrize("fault", ["half of a transaction seen", "write skew"])
+@pytest.mark.parametrize("fault", ["half of a transaction seen", "long fork", "lost update", "write skew"])
 def test_what_a_weaker_level_allows_is_accepted(fault: str) -> None:
     tried, lists, level, _ = INCONSISTENT[fault]
     assert found(tried, lists, Level(level - 1)) == []
@@ -181,17 +222,28 @@ def test_an_empty_history_is_no_proof(tmp_path: Path) -> None:
     assert verdict(tmp_path / "history", tmp_path / "lists", Level.SERIALIZABLE) == ["the history has no transaction"]
 
 
+def test_what_was_read_in_a_database_without_lists_is_judged(tmp_path: Path) -> None:
+    seen = begins("1", []) + ends("1", "committed", [("beta", "a", ["2"])])
+    (tmp_path / "history").write_text(seen)
+    (tmp_path / "lists").write_text("{}")
+    (wrong,) = verdict(tmp_path / "history", tmp_path / "lists", Level.READ_COMMITTED)
+    assert wrong.startswith("beta: G1a")
+
+
 @pytest.mark.parametrize("count", [100, 1000])
 def test_a_long_history_takes_no_more_for_each_transaction(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = 0
-    behind = consistency._behind
 
-    def counting(*arguments: Any) -> Iterator[str]:
-        nonlocal looked
-        looked += 1
-        return behind(*arguments)
+    def counted(steps: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        def counting(*arguments: Any) -> Iterator[Any]:
+            nonlocal looked
+            looked += 1
+            return steps(*arguments)
 
-    monkeypatch.setattr(consistency, "_behind", counting)
+        return counting
+
+    monkeypatch.setattr(consistency, "_behind", counted(consistency._behind))
+    monkeypatch.setattr(consistency, "_apart", counted(consistency._apart))
     lists: Lists = {A: [], B: []}
     tried = []
     for number in range(count):

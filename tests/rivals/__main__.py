@@ -72,6 +72,8 @@ def main() -> None:
                     found = everything(contender, Databases(server), Path(folder), options.kills)
             counts = [found.faults, found.kills, len(found.torn), len(found.duplicates), len(found.stuck)]
             print(f"| {installed(contender)} | {' | '.join(map(str, counts))} |", flush=True)
+            if found.lost:
+                print(f"\n{contender} has said that {found.lost} are done, and no database has them", flush=True)
 
 
 if __name__ == "__main__":

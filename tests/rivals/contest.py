@@ -6,7 +6,7 @@ import os
 import random
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,8 @@ class Report:
     torn: list[int] = field(default_factory=list)
     duplicates: list[int] = field(default_factory=list)
     stuck: list[int] = field(default_factory=list)
+    #: A client was told that they are done, and neither database has them.
+    lost: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
         counts = (f"{len(found)} {name}" for name, found in vars(self).items() if isinstance(found, list))
@@ -53,12 +55,16 @@ class Client:
             environment |= spark_environment(folder)
         self._process = preloaded.start(*command, cwd=folder, env=environment)
         self._processes = [self._process.pid]
+        #: The numbers that it was told to transfer and has said nothing of, and those of which it has said "done".
+        self._ordered: deque[int] = deque()
+        self.done: set[int] = set()
         self._overdue = threading.Timer(_TIMEOUT, self.kill)
         self._overdue.daemon = True
         self._overdue.start()
         assert self.heard() == "ready", "it did not start"
 
     def order(self, number: int) -> None:
+        self._ordered.append(number)
         with suppress(BrokenPipeError):
             self._process.stdin.write(f"{number}\n")
             self._process.stdin.flush()
@@ -66,9 +72,16 @@ class Client:
     def heard(self) -> str:
         """What it says of the next transfer; empty if it is dead."""
         for line in iter(self._process.stdout.readline, ""):
-            if line.strip() in ("ready", "done", "failed"):
-                return str(line.strip())
+            if said := self._said(line):
+                return said
         return ""
+
+    def _said(self, line: str) -> str:
+        said = line.strip()
+        if said in ("done", "failed"):
+            number = self._ordered.popleft()
+            self.done |= {number} if said == "done" else set()
+        return said if said in ("ready", "done", "failed") else ""
 
     def kill(self) -> None:
         """Kill it; if it is a driver of Spark, its Java, too. Its executors end by themselves, once they notice."""
@@ -80,10 +93,11 @@ class Client:
         kill_executors(descendants(self._process.pid))
 
     def end(self) -> None:
-        """Let it end by itself, if it lives."""
+        """Let it end by itself, if it lives, and hear what it has said until then."""
         self._overdue.cancel()
         with suppress(BrokenPipeError):
-            self._process.communicate(timeout=_TIMEOUT)
+            for line in self._process.communicate(timeout=_TIMEOUT)[0].splitlines():
+                self._said(line)
         until(lambda: not any(map(runs, self._processes)), _TIMEOUT, "its processes have not ended")
 
 
@@ -99,6 +113,7 @@ class Contest:
         self._urls = [databases.url(name) for name in NAMES]
         self._trigger = Trigger()
         self._living: Client | None = None
+        self._clients: list[Client] = []
         self._gates = [Gate(urlsplit(url).port or 0, self._trigger) for url in self._urls]
         self._through = [self._by(url, gate) for url, gate in zip(self._urls, self._gates, strict=True)]
         for name in NAMES:
@@ -200,7 +215,8 @@ class Contest:
         stuck = {row for was, found in zip(before, after, strict=True) for row in found - was}
         torn = (before[0].keys() ^ before[1].keys()) - stuck
         twice = {row for found in before for row, times in found.items() if times > 1}
-        return Report(self._faults, self._kills, sorted(torn), sorted(twice), sorted(stuck))
+        lost = set[int]().union(*(each.done for each in self._clients)).difference(*after)
+        return Report(self._faults, self._kills, sorted(torn), sorted(twice), sorted(stuck), sorted(lost))
 
     def _end_living(self) -> None:
         if self._living is not None:
@@ -216,7 +232,8 @@ class Contest:
         return self._last
 
     def _client(self) -> Client:
-        return Client(self._contender, self._through, self._folder)
+        self._clients.append(Client(self._contender, self._through, self._folder))
+        return self._clients[-1]
 
     def _act(self, client: Client, fault: Fault) -> Any:
         if fault in (Fault.KILLED_BEFORE, Fault.KILLED_BEHIND):

@@ -60,7 +60,16 @@ def test_txpool(begin: Begin) -> None:
     contest.at_random(chance)
     report = contest.report()
     print(f"txpool: {report}")
-    assert (report.torn, report.duplicates, report.stuck) == ([], [], [])
+    assert (report.torn, report.duplicates, report.stuck, report.lost) == ([], [], [], [])
+
+
+def test_what_was_done_and_is_nowhere_is_lost(begin: Begin, databases: Databases) -> None:
+    contest = begin("django")
+    assert contest.at_statement(1, Fault.REPLY_LOST)
+    for name in ("one", "two"):
+        databases.execute(name, "delete from t where number = 1")
+    report = contest.report()
+    assert (report.lost, report.torn) == ([1], [])
 
 
 def test_a_recovery_without_a_log_tears_what_is_prepared_between_its_listings(begin: Begin) -> None:
@@ -107,4 +116,4 @@ def test_everything(contender: str, databases: Databases, tmp_path: Path) -> Non
     report = everything(contender, databases, tmp_path, kills=30)
     print(f"{installed(contender)}: {report}")
     if "txpool" in contender:
-        assert (report.torn, report.duplicates, report.stuck) == ([], [], [])
+        assert (report.torn, report.duplicates, report.stuck, report.lost) == ([], [], [], [])

@@ -190,7 +190,7 @@ class StatusServer:
             acts=self._token is not None,
             under_way=manager.last_scan.under_way,
         )
-        response = Response(text.encode(), _HTML)
+        response = Response(_encoded(text), _HTML)
         # With thousands in doubt, a page takes long: a client that asks for it repeatedly must not delay others.
         costly = time.thread_time() - began > _COSTLY_SECONDS
         self._cached_page = (standing, time.monotonic() + 1.0, response) if costly else None
@@ -229,6 +229,11 @@ class StatusServer:
         logger.warning("a scan was asked for on the status page")
         self._manager.scan_soon()
         return Response("the next scan begins now\n", status=HTTPStatus.ACCEPTED)
+
+
+def _encoded(text: str) -> bytes:
+    """A name of a file may have bytes that are no text, and an error such a name."""
+    return text.encode(errors="backslashreplace")
 
 
 def _list_response(overview: Overview | None) -> Response:
@@ -302,7 +307,7 @@ class _Request(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_GET  # noqa: N815 - the names are http.server's
 
     def _send(self, response: Response) -> None:
-        body = response.body.encode() if isinstance(response.body, str) else response.body
+        body = _encoded(response.body) if isinstance(response.body, str) else response.body
         self.close_connection = True
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -25,8 +26,9 @@ from tests.unit.recovery.service.status_client import BEARER, TOKEN, doubt, get,
 from txpool.config.address import Address
 from txpool.config.properties import Properties, Secret
 from txpool.config.settings import RecoverySettings
-from txpool.errors import ConfigurationError
+from txpool.errors import ConfigurationError, OperationalError
 from txpool.metrics import instruments
+from txpool.resources.recovery_access import PreparedBranch
 from txpool.tm.commit.progress import PhaseTwoProgress
 
 if TYPE_CHECKING:
@@ -119,6 +121,23 @@ def healthy(server: StatusServer) -> bool:
     status = get(server, "healthz").status
     assert status == (200 if found[1] == "1" else 503)
     return status == 200
+
+
+def test_an_error_that_names_a_file_of_another_encoding_hides_no_page(
+    world: RecoveryWorld, server: StatusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OperationalError(os.fsdecode(b"/data/caf\xe9.csv is missing"))
+    world.recovery.last_scan.failed(error)
+    assert "caf\\udce9.csv" in get(server, "healthz").text
+
+    def recover() -> list[PreparedBranch]:
+        raise error
+
+    monkeypatch.setattr(world.b, "recover", recover)
+    world.scan()
+    got = get(server)
+    assert (got.status, "caf\\udce9.csv" in unescape(got.text)) == (200, True)
+    assert json.loads(get(server, "api/in-doubt").text)["in_doubt"]
 
 
 def test_health_and_metrics_agree(world: RecoveryWorld, server: StatusServer) -> None:

@@ -102,7 +102,10 @@ def format_audit(found: Iterable[AuditEntry]) -> str:
 
 
 def _block(title: str, rows: Iterable[Row]) -> str:
-    """A title and its rows, wrapped between words: the name of a branch stays whole, and can be copied."""
+    """A title and its rows, wrapped between words: the name of a branch stays whole, and can be copied.
+
+    An error, a role or a database may have any name: what is no letter does nothing to the terminal.
+    """
     width = max(shutil.get_terminal_size().columns, 40)
     lines = [title]
     for label, text in rows:
@@ -114,7 +117,7 @@ def _block(title: str, rows: Iterable[Row]) -> str:
             break_long_words=False,
             break_on_hyphens=False,
         )
-    return "\n".join(lines)
+    return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in lines)
 
 
 def _head(each: InDoubt) -> list[Row]:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from recovery.cli import ExitCode, app
 from recovery.operator import display
 from recovery.operator.audit import AuditEntry
-from recovery.operator.listing import InDoubt
+from recovery.operator.listing import BranchState, InDoubt
 from recovery.operator.schema import shape
 from recovery.operator.suspension import Suspension
 from recovery.scan.modules.expiry import Expired
@@ -91,6 +91,20 @@ def test_a_scan_says_what_it_did_to_which_branch() -> None:
     assert f"{world.gtrid}:0:a:L\n  committed   in a: decided in the log" in text
     assert f"{world.gtrid}\n  heuristic   1:b:L in b: decided to commit, ended rolled back" in text
     assert text.splitlines()[-1] == "1 committed, 1 forgotten, 1 heuristic"
+
+
+def test_nothing_that_others_have_named_reaches_the_terminal_as_a_command() -> None:
+    branch = BranchState("gid", "one", "prepared", "\x1b[2Jmallory", "\x9b31m")
+    world = world_after(logged, "decided")
+    (found,) = world.recovery.in_doubt()
+    found = dataclasses.replace(found, branches=(branch,))
+    for text in (
+        display.format_short(found),
+        display.format_transaction(found),
+        display.format_unanswered({"one": "\u202e\x07 is \udce9 down"}),
+    ):
+        assert all(line.isprintable() for line in text.split("\n"))
+    assert "?[2Jmallory" in display.format_short(found)
 
 
 def test_what_has_expired_and_what_was_done_by_hand_can_be_read() -> None:

@@ -213,8 +213,9 @@ def _expire(this_pass: RecoveryPass, chosen: Iterable[Entry], now: float) -> Non
         log.put_record(SideRecord(_EXPIRED_KIND, gtrid, json.dumps([Kind.ASSUMED_COMPLETE.value, gtrid]), now))
     if names[Kind.ASSUMED_COMPLETE]:
         log.purge(names[Kind.ASSUMED_COMPLETE])
+    unresolved = set(names[Kind.HEURISTIC])
     for heuristic in this_pass.whole.heuristics:
-        if heuristic.gtrid in names[Kind.HEURISTIC]:
+        if heuristic.gtrid in unresolved:
             text = json.dumps([Kind.HEURISTIC.value, heuristic.gtrid, astuple(heuristic)])
             log.put_record(SideRecord(_EXPIRED_KIND, f"{heuristic.gtrid} {heuristic.bqual}", text, now))
             log.dismiss_heuristics(heuristic.gtrid, heuristic.bqual)

@@ -364,3 +364,26 @@ def test_31_what_somebody_else_has_prepared_keeps_no_incarnation() -> None:
     manager.scan()
     assert world.disk.expired == {world.incarnation}, "nor does it bring one back"
     assert world.a.forged
+
+
+def test_very_many_heuristic_outcomes_expire_without_a_look_at_each_other() -> None:
+    looks = 0
+
+    class Looked(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal looks
+            looks += 1
+            return str.__eq__(self, other)
+
+    world = RecoveryWorld()
+    world.die()
+    for number in range(400):
+        gtrid = Looked(make_gtrid(NODE, world.incarnation, number))
+        world.log.record_heuristic(Heuristic(gtrid, "0:a:L", "a", "commit", "lost"))
+    looks = 0
+    assert len(greedy(world).scan().expired) == 400
+    assert not world.disk.heuristics
+    assert looks < 40_000

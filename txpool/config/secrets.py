@@ -11,6 +11,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from io import TextIOWrapper
@@ -72,7 +73,8 @@ def print_plainly() -> None:
 
     warnings.showwarning = show
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+        with suppress(OSError):  # it was a file, and something else has taken its place
+            sys.stdout.reconfigure(errors="backslashreplace")
     if os.environ.get("COLUMNS") == "0":
         del os.environ["COLUMNS"]
 

@@ -106,6 +106,26 @@ def test_any_other_failure_counts(queue: Queue, place: Place) -> None:
     assert not is_outage(txpool.OperationalError("of whoever"))
 
 
+@pytest.mark.parametrize("place", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("driver", ["pymysql", "mysqlclient"])
+def test_a_statement_that_its_server_does_not_take_counts(
+    queue: Queue, place: Place, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends the session for it: that looked like an outage, and the message held up all others for ever."""
+    monkeypatch.setattr(sys.modules["txpool.messages.consumer"], "_LONGEST_WAIT", 0.01)
+    session, ledger, calls = queue(parking_after=1), place.datasource("ledger", driver=driver), list[int]()
+    session.send("one")
+
+    @consumer(session, poll=0.1)
+    def work(_: list[ReceivedMessage]) -> None:
+        calls.append(1)
+        with closing(ledger.connect()) as connection:
+            connection.cursor().execute("insert into applied values (1, %s)", [b"x" * 40_000_000])
+
+    work.run(lambda: session.parked()[0] == 1 or len(calls) == 5)
+    assert len(calls) == 1
+
+
 def test_the_relay_of_an_outbox_counts_so(place: Place) -> None:
     outbox = Outbox(place.datasource("orders", outbox_attempts=1))
     for _, fails in failures(place).items():

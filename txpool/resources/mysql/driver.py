@@ -114,6 +114,7 @@ class MySQLDriver(ABC):
         # MySQL's greeting does not tell what the server's default is, and mysqlclient believes it.
         server = ask(raw.session, "set autocommit = 1", until=until)
         raw.direct, raw.node, raw.wait_timeout = server.direct, server.node, server.wait_timeout
+        raw.longest = server.longest
         if not raw.direct and self._settings.mode != "local":
             raise refused(self._settings.name)
         if not raw.direct and self._characteristics.specified:

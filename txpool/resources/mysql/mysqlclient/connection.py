@@ -99,6 +99,8 @@ class MySQLdbRawConnection(MySQLRawConnection, Connection):  # type: ignore[misc
         if self.unread:
             self.break_off()
             raise MySQLdb.OperationalError(CR.COMMANDS_OUT_OF_SYNC, _INTERRUPTED)
+        if len(query) > self.longest:
+            raise MySQLdb.OperationalError(*self.too_long(len(query)))
         self.note_statement(query)
         self.touched = True
         try:

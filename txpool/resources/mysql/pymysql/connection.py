@@ -136,6 +136,8 @@ class PyMySQLRawConnection(MySQLRawConnection, RowsConnection):
         return super().query(sql, unbuffered)
 
     def _execute_command(self, command: int, sql: Any) -> None:
+        if len(sql) > self.longest:
+            raise pymysql.OperationalError(*self.too_long(len(sql)))
         self.finish_results()
         if self.ahead:
             if command == COMMAND.COM_QUERY and len(sql) < LONG and commits_nothing(sql):

@@ -31,7 +31,7 @@ CREATE_GENERATIONS: Final = (
 _GENERATIONS: Final = 100_000
 _FACTS: Final = (
     f"select @@version, @@server_id, @@log_bin, {SESSION}, concat_ws(' ', @@hostname, @@port, @@datadir), "
-    "@@session.wait_timeout"
+    "@@session.wait_timeout, @@session.max_allowed_packet"
 )
 _MARIADB_FACTS: Final = "select @@wsrep_on"
 _MYSQL_FACTS: Final = "select @@server_uuid"
@@ -60,6 +60,8 @@ class Server:
     node: str
     #: The session's wait_timeout, in seconds.
     wait_timeout: int
+    #: How many bytes a statement may have.
+    longest: int
     #: Whether this session is the one that has greeted the client: no pooler is in between, as far as the driver tells.
     direct: bool
 
@@ -97,7 +99,7 @@ def ask(session: Session, *ahead: str, until: float | None = None) -> Server:
     for answer in answers:
         if answer.error is not None:
             raise answer.error
-    (version, server_id, binary_log, number, node, silent), (own,) = facts.rows[0], of_product.rows[0]
+    (version, server_id, binary_log, number, node, silent, longest), (own,) = facts.rows[0], of_product.rows[0]
     if is_mariadb:
         row = "" if identity.error is not None else str(identity.rows[0][0]) if identity.rows else ""
     else:
@@ -120,6 +122,7 @@ def ask(session: Session, *ahead: str, until: float | None = None) -> Server:
         identity=f"{row}/{server_id}" if row else "",
         node=f"{node} {server_id}",
         wait_timeout=int(silent),
+        longest=int(longest),
         direct=session.raw.session_number is None or is_greeted(session.raw.session_number, int(number)),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from txpool.errors import ProgrammingError
 from txpool.resources.base import PrepareLocation
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from txpool.resources.mysql.session.protocol import DriverSession
     from txpool.xid import Xid
+
+_TOO_LONG: Final = 1153
 
 
 class MySQLRawConnection:
@@ -106,6 +108,8 @@ class MySQLRawConnection:
         self.init_command: str | None = None
         #: The wait_timeout that the session began with, in seconds; 0 if it is not known.
         self.wait_timeout = 0
+        #: How many bytes a statement may have: of a longer one the server ends the session, as in an outage.
+        self.longest = 1 << 30
         #: The SQL that the session began with, and that a reset runs again.
         self.initial_sql = ""
         #: Bit flags that the server has sent with its last answer.
@@ -124,6 +128,11 @@ class MySQLRawConnection:
             self.changed = True
         if self.begun and not self.may_have_committed and may_commit(text):
             self.may_have_committed = True
+
+    def too_long(self, size: int) -> tuple[int, str]:
+        """What a driver's error says of a statement of so many bytes, before it is sent."""
+        problem = f"the statement has {size:,} bytes, and the server's max_allowed_packet is {self.longest:,}"
+        return _TOO_LONG, f"{problem}. Nothing was sent"
 
     @property
     def escapes(self) -> bool | None:

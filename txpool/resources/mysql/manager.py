@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 # The server has rolled the transaction back in favour of another, or has waited too long for its lock: over several
 # databases a deadlock shows in no other way.
 _CONFLICTS = frozenset({1213, 1205, 1614, 1020})
-#: The client finds or keeps no connection; the server has too many, no room on its disk, ends, or has ended this one.
-_OUTAGES = frozenset({2002, 2003, 2005, 2006, 2012, 2013, 2055, 1021, 1040, 1042, 1053, 1077, 1079, 1203, 1927, 3169})
+#: The client finds or keeps no connection; the server has too many, no room on its disk or in a table, takes no writes,
+#: is cut off from its cluster, ends, or has ended this one.
+_OUTAGES = frozenset({2002, 2003, 2005, 2006, 2012, 2013, 2055, 1021, 1040, 1042, 1047, 1053, 1077, 1079, 1114, 1158})
+_OUTAGES |= {1159, 1160, 1161, 1203, 1290, 1836, 1927, 3169, 4031}
 
 
 def _code(error: BaseException) -> object:

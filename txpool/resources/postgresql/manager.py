@@ -35,8 +35,9 @@ _CONFLICTS = frozenset({"40001", "40P01"})
 # To PREPARE this says that no prepared slot is free. To a statement it says that the server has too little memory for
 # it, which the next attempt would not change.
 _NO_SLOT = "53200"
-#: No connection, no room on the disk, too many connections, an administrator's or the server's end, its disk's errors.
-_OUTAGES = ("08", "53100", "53300", "57P", "58")
+#: No connection, a server that takes no writes now, no room on the disk, too many connections, a lock that others hold
+#: for too long, an administrator's or the server's end, its disk's errors.
+_OUTAGES = ("08", "25006", "53100", "53300", "55P03", "57P", "58")
 _CONNINFO = re.compile(r"\s*[a-z_]+\s*=")
 
 
@@ -122,9 +123,10 @@ class PostgreSQL(Database):
 
     def is_outage(self, error: BaseException) -> bool:
         psycopg = sys.modules.get("psycopg")
-        if psycopg is None or not isinstance(error, psycopg.OperationalError):
+        if psycopg is None or not isinstance(error, psycopg.Error):
             return False
-        return error.sqlstate is None or error.sqlstate.startswith(_OUTAGES)
+        state: str | None = error.sqlstate
+        return isinstance(error, psycopg.OperationalError) if state is None else state.startswith(_OUTAGES)
 
     def branch(
         self, datasource: str, driver: Driver, raw: PsycopgRawConnection, deadlines: Deadlines, *, file: str

@@ -79,7 +79,7 @@ class SQLite(Database):
         return _code(error) == sqlite3.SQLITE_BUSY
 
     def is_outage(self, error: BaseException) -> bool:
-        return _code(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
+        return _code(error) in _OUTAGES
 
     @property
     def records(self) -> RecordsTable:
@@ -89,6 +89,9 @@ class SQLite(Database):
         from txpool.resources.sqlite.check import findings
 
         return findings(settings)
+
+
+_OUTAGES = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 
 
 def _code(error: BaseException) -> int:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from txpool.datasource import DataSource, Source
     from txpool.tm.transaction import Transaction
 
-_NAME = re.compile(r"(?!JMS|_AMQ|(?i:null|true|false|not|and|or|between|like|in|is|escape)$)[A-Za-z_$][\w$]*", re.ASCII)
+_NAME = re.compile(
+    r"(?!JMS|__?AMQ|(?i:null|true|false|not|and|or|between|like|in|is|escape)$)[A-Za-z_$][\w$]*", re.ASCII
+)
 #: Of those whose senders have given them no id.
 _UNNAMED = "JMSMessageID is null"
 #: What says that a property of a message is no text.

@@ -357,6 +357,7 @@ def test_what_jms_lacks_is_refused(site: Site) -> None:
         ({"key": "k"}, "no keys"),
         ({"headers": {"content-type": "x"}}, "no header 'content-type'"),
         ({"headers": {"JMSType": "x"}}, "no header 'JMSType'"),
+        ({"headers": {"__AMQ_CID": "x"}}, "no header '__AMQ_CID'"),  # the client hides it from who receives
         ({"headers": {"h": "\udcff"}}, "no text"),
     ):
         with pytest.raises(txpool.NotSupportedError, match=problem):

@@ -286,6 +286,8 @@ class KafkaSession(MessageSession):
         for place, records in polled.items():
             filled = self._buffers.get(place.partition)
             if filled is not None:
+                if records[0].offset > filled.end:  # what ends transactions is there, or what is there was deleted
+                    self._consumed.tell_deleted(consumer, place, filled.end)
                 filled.records += [each for each in records if each.offset >= filled.end]
                 position = consumer.position(place, timeout_ms=1000)
                 filled.end = max(filled.end, position or 0, records[-1].offset + 1)

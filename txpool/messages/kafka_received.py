@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ _LONGEST_LOOKUP = 30.0
 _LONGEST_STANDSTILL = 60.0
 #: The number of no partition: the row of the topic's id, beside the positions of its partitions.
 OF_TOPIC: Final = -1
+
+logger = logging.getLogger("txpool.messages")
 
 
 class ReceivedPlace(NamedTuple):
@@ -128,6 +131,16 @@ class ConsumedTopic:
                 f"the partition ends at {end}: the topic was deleted and created again, maybe, or has lost messages. "
                 "Nothing was received: the position would leave out what is there now. Delete its row in "
                 f"{self.positions} to receive all of that"
+            )
+
+    def tell_deleted(self, consumer: KafkaConsumer, place: TopicPartition, position: int) -> None:
+        """Log if what is there begins behind the position. One more may be what has ended a transaction."""
+        begin = consumer.beginning_offsets([place])[place]
+        if begin > position + 1:
+            logger.warning(
+                "%s: %s has not received all of partition %d of %s: its position is %d, and what is before %d was "
+                "deleted, by the topic's retention maybe. It goes on there",
+                *(self.session, self.group, place.partition, self.topic, position, begin),
             )
 
 

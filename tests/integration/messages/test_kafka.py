@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.cluster import ClusterMetadata
 from kafka.consumer.fetcher import Fetcher
@@ -724,6 +724,23 @@ def test_a_position_that_is_none_is_an_error(site: Site) -> None:
     site.sql("update txpool_message_positions set position = -1 where part = 0")
     site.again()
     require_refused(site, "is -1, and the partition ends at")
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_what_was_deleted_before_it_was_received_is_told(
+    site: Site, stopped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the topic's retention, as a rule: the consumer went on behind it, and said nothing."""
+    work_through(site, "one")
+    inward = site.again() if stopped else site.inward
+    for text in ("two", "three", "four"):  # each with a marker behind it
+        inward.send(text)
+    with closing(site.broker.admin()) as admin:
+        admin.delete_records({TopicPartition(site.topics[0], 0): 6})
+    with txpool.transaction():
+        assert texts(inward.receive(10, timeout=LONG)) == ["four"]
+    (told,) = [each.getMessage() for each in caplog.records if each.name == "txpool.messages"]
+    assert "what is before 6 was deleted" in told
 
 
 def test_a_header_whose_name_is_no_text_is_received_as_others_are(site: Site) -> None:

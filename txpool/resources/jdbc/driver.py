@@ -20,7 +20,7 @@ from txpool.resources.driver.marks import Marks
 from txpool.resources.jdbc.databases import DATABASES, OTHER
 from txpool.resources.jdbc.databases.database import DatabaseIdentity, JdbcDatabase
 from txpool.resources.jdbc.dbapi import module
-from txpool.resources.jdbc.dbapi.errors import call
+from txpool.resources.jdbc.dbapi.errors import Error, call
 from txpool.resources.jdbc.dialect import JdbcDialect
 from txpool.resources.jdbc.jvm.source import JavaSource, class_name
 from txpool.resources.jdbc.logins import noted_login
@@ -68,11 +68,15 @@ class JdbcDriver:
     def connect(self, timeout: float | None = None) -> XaConnection:
         timeout = within_step_timeout(timeout)
         with translated():
-            return without_secrets(
-                lambda: self._connect(None if timeout is None else monotonic() + timeout),
-                f"datasource {self._settings.name}",
-                self._settings.secrets,
-            )
+            try:
+                return without_secrets(
+                    lambda: self._connect(None if timeout is None else monotonic() + timeout),
+                    f"datasource {self._settings.name}",
+                    self._settings.secrets,
+                )
+            except Error as error:
+                error.at_connect = True
+                raise
 
     def _connect(self, until: float | None) -> XaConnection:
         raw = self._opened(None if until is None else max(until - monotonic(), 1.0))

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 #: MariaDB, H2 and Derby: over several databases a deadlock shows in no other way.
 _CONFLICTS: Final = frozenset({"HYT00", "40XL1", "40XL2", "40001", "40P01"})
 _LOCK_TIMEOUTS: Final = frozenset({1205, 1213, 50200})
+#: As `is_outage` of PostgreSQL and of MariaDB has it, of what is no lost connection.
+_OUTAGES: Final = frozenset({"25006", "53100", "53300", "55P03", "58000", "58030"})
+_MARIADB_OUTAGES: Final = frozenset(("HY000", code) for code in (1021, 1114, 1290, 1836))
 
 
 class Jdbc(Database):
@@ -87,7 +90,11 @@ class Jdbc(Database):
         return hasattr(error, "java_class") and (state in _CONFLICTS or code in _LOCK_TIMEOUTS)
 
     def is_outage(self, error: BaseException) -> bool:
-        return hasattr(error, "java_class") and any(each.__name__ == "ConnectionLost" for each in type(error).__mro__)
+        if not hasattr(error, "java_class"):
+            return False
+        state, code = getattr(error, "sqlstate", ""), getattr(error, "vendor_code", 0)
+        lost = any(each.__name__ == "ConnectionLost" for each in type(error).__mro__)
+        return lost or getattr(error, "at_connect", False) or state in _OUTAGES or (state, code) in _MARIADB_OUTAGES
 
     def branch(
         self, datasource: str, driver: Driver, raw: XaConnection, deadlines: Deadlines, *, file: str

@@ -18,6 +18,8 @@ class Error(own.Error):
     vendor_code: int = 0
     #: The name of the Java class; empty if txpool itself has raised it.
     java_class: str = ""
+    #: Whether no connection could be opened for it: no statement is the reason.
+    at_connect: bool = False
 
 
 class InterfaceError(Error, own.InterfaceError):

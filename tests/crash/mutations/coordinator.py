@@ -274,8 +274,8 @@ MUTATIONS = (
         real=(
             Edit(
                 "txpool.tm.completion.completion:Completion._begin_decision",
-                "self._deciding = True",
-                "pass",
+                "self._deciding = cause is None",
+                "self._deciding = False",
             ),
         ),
     ),

@@ -64,7 +64,10 @@ MUTATIONS = (
         "39 mark",
         "an object is removed that another entry of the journal has made",
         test=_OBJECTS + "test_an_entry_that_arrives_late_removes_nothing[sqlite]",
-        real=(Edit("txpool.lake.journals.bucket:BucketJournals._remove", ".get(MARK) == mark", ".get(MARK)"),),
+        real=(
+            _NAMED_TOO,  # which keeps it as well
+            Edit("txpool.lake.journals.bucket:BucketJournals._remove", ".get(MARK) == mark", ".get(MARK)"),
+        ),
     ),
     Mutation(
         "39 objects",

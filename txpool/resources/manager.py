@@ -166,10 +166,10 @@ class ResourceManager(ABC):
         return False
 
     def is_outage(self, error: BaseException) -> bool:
-        """Whether the database is the reason, which cannot be reached, has no room or takes no
-        writes now, and not what was asked of it.
+        """Whether the database is the reason, and not what was asked of it.
 
-        Called with errors of any driver: answer False for another's.
+        It cannot be reached, has no room, or takes no writes now. Called with errors of any driver: answer False for
+        another's.
         """
         return False
 

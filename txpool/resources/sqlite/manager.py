@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from txpool.resources.sqlite.driver import SQLiteRawConnection
     from txpool.sql.characteristics import Characteristics
 
+_OUTAGES = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
+
 
 class SQLite(Database):
     """SQLite over sqlite3, of the standard library."""
@@ -89,9 +91,6 @@ class SQLite(Database):
         from txpool.resources.sqlite.check import findings
 
         return findings(settings)
-
-
-_OUTAGES = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 
 
 def _code(error: BaseException) -> int:

@@ -58,8 +58,8 @@ def write_table(
     direct if that is possible, and staged if tasks of a direct write would wait for each other. If there are
     more partitions than `max_partitions`, they are coalesced without a shuffle, as Spark's JDBC writer does by
     numPartitions. The default is four for each core, since a task costs more than many rows do, and one for at most
-    1 MiB that Spark holds in memory already; with dynamic allocation there is no other limit. `progress` is called
-    about once a second, in a thread of its own.
+    1 MiB, as Spark counts, that it holds in memory already; with dynamic allocation there is no other limit.
+    `progress` is called about once a second, in a thread of its own.
 
     Into SQLite the driver writes, in its own branch: the job ends first, executors keep the rows, and the driver
     fetches them partition by partition. Types whose values SQLite would change are refused.

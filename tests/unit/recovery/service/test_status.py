@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import re
 import threading
@@ -126,6 +127,7 @@ def healthy(server: StatusServer) -> bool:
 def test_an_error_that_names_a_file_of_another_encoding_hides_no_page(
     world: RecoveryWorld, server: StatusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logging.getLogger("txpool.recovery"), "disabled", True)  # pytest's workers cannot send it on
     error = OperationalError(os.fsdecode(b"/data/caf\xe9.csv is missing"))
     world.recovery.last_scan.failed(error)
     assert "caf\\udce9.csv" in get(server, "healthz").text

@@ -133,7 +133,7 @@ class SharedPhaseTwo(Protocol):
         """A branch that is prepared already, known by its record alone. No method of it raises an error."""
 
     def close(self) -> None:
-        """Close the connections, without waiting."""
+        """Close the connections, without waiting. They were closed already if every branch has answered."""
 
 
 class XidsTable(Protocol):

@@ -130,24 +130,6 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adopted, "BRANCHES_EACH", 1)
 
 
-def test_those_that_are_kept_serve_what_is_begun_later() -> None:
-    world = World(40, connections=2)
-    branches = PhaseTwoConnections(Command, world.server, kept=True)  # type: ignore[arg-type]
-    records = [branch.record for branch in world.branches]
-    for some in (records[:20], records[20:]):
-        begun = [branches.branch(record) for record in some]
-        for branch in begun:
-            branch.start_commit()
-        assert [branch.await_commit() for branch in begun] == [COMMITTED] * 20
-        assert (world.server.opened, len(world.server.sessions)) == (2, 2)
-    world.server.close(world.server.sessions[0])
-    last = branches.branch(records[0])
-    last.start_commit()
-    assert last.await_commit() is not UNKNOWN
-    branches.close()
-    assert (world.server.prepared, world.server.sessions) == (set(), [])
-
-
 @pytest.mark.parametrize(("connections", "most"), [(1, 9), (3, 9), (8, 3), (8, 1)])
 def test_each_connection_has_one_command_on_its_way(connections: int, most: int) -> None:
     world = World(20, connections, most)

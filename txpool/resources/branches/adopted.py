@@ -34,13 +34,12 @@ _UNKNOWN = BranchOutcome.UNKNOWN
 class PhaseTwoConnections:
     """The connections over which a transaction, or a pass of recovery, ends branches in a datasource.
 
-    The first is opened for the first command, and each is closed once nothing is queued behind its answer; those that
-    are `kept` are closed by `close()`. Others are opened while many branches are queued, at most
-    `phase_two_connections` of the driver, and only if the server grants them at once: a failure to open one is no
-    error, and no other is tried then. If a connection is lost, its command is tried again as the command itself says,
-    and the others take what is queued; if it was the last one, another is opened. If the database cannot be reached,
-    that is tried once, and all branches without an answer are left to recovery. One on which the server hangs is
-    closed, and its branch left to recovery.
+    The first is opened for the first command, and each is closed once nothing is queued behind its answer. Others are
+    opened while many branches are queued, at most `phase_two_connections` of the driver, and only if the server grants
+    them at once: a failure to open one is no error, and no other is tried then. If a connection is lost, its command is
+    tried again as the command itself says, and the others take what is queued; if it was the last one, another is
+    opened. If the database cannot be reached, that is tried once, and all branches without an answer are left to
+    recovery. One on which the server hangs is closed, and its branch left to recovery.
 
     Used by one thread at a time. `level` is the log level of failures, and `failures` takes their reasons. `command` is
     the class of the database's commands. An interrupt of any call leaves every other branch as it was.
@@ -54,14 +53,12 @@ class PhaseTwoConnections:
         *,
         level: int = logging.WARNING,
         failures: dict[Xid, str] | None = None,
-        kept: bool = False,
     ) -> None:
         self._command = command
         self._driver = driver
         self._deadlines = deadlines
         self._level = level
         self._failures = {} if failures is None else failures
-        self._kept = kept
         self._release = ReleaseWait()
         self._most: int = getattr(driver, "phase_two_connections", 1)
         #: The reason why no connection is opened any more; empty if there is none.
@@ -166,9 +163,8 @@ class PhaseTwoConnections:
             connection.end = end
             queue.popleft()
             command.start(connection.raw)
-        if not self._kept:
-            for each in [each for each in connections if each.end is None]:
-                self._close(each)
+        for each in [each for each in connections if each.end is None]:
+            self._close(each)
 
     def _end_earlier(self, branch: AdoptedBranch) -> None:
         """Take what was begun with the branch from the queue, or wait for its answer."""

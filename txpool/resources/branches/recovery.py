@@ -22,19 +22,16 @@ class EndsBranches:
         self._failures: dict[Xid, str] = {}
 
     def phase_two(self) -> PhaseTwoConnections:
-        """Ends many branches over a few connections, which stay open. Used by one thread at a time."""
-        return self._connections(kept=True)
-
-    def _connections(self, *, kept: bool = False) -> PhaseTwoConnections:
-        return PhaseTwoConnections(self.command, self._driver, level=logging.INFO, failures=self._failures, kept=kept)
+        """Ends many branches over a few connections. Used by one thread at a time; closed with the last answer."""
+        return PhaseTwoConnections(self.command, self._driver, level=logging.INFO, failures=self._failures)
 
     def commit(self, record: BranchRecord) -> BranchOutcome:
-        branch = self._connections().branch(record)
+        branch = self.phase_two().branch(record)
         branch.start_commit()
         return branch.await_commit()
 
     def rollback(self, record: BranchRecord) -> BranchOutcome:
-        branch = self._connections().branch(record)
+        branch = self.phase_two().branch(record)
         branch.start_rollback()
         return branch.await_rollback()
 

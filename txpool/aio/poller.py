@@ -25,7 +25,7 @@ from txpool.loops import READ, WRITE
 _AT_ONCE: Final = 8
 _AT_LEAST: Final = 4
 #: Seconds after which a turn is long enough.
-_TURN: Final = 0.002
+_TURN: Final = 0.001
 #: Seconds after which the loop is asked again to call this: an interrupt may have ended its callback.
 _AGAIN: Final = 1.0
 #: For how many turns more, and seconds, what is called behind a turn lets other calls ask for it, too.

@@ -25,9 +25,9 @@ from recovery.scan.modules.expiry import Expired, node_of
 from recovery.scan.outboxes import OutboxStatus
 from recovery.scan.report import AlarmKind, ScanReport
 from txpool.commands.options import Version
-from txpool.config.secrets import print_plainly
 from txpool.config.settings import RecoverySettings
 from txpool.errors import ConfigurationError, Error, LogError, ProgrammingError
+from txpool.process.printing import print_plainly
 from txpool.setup.stores import Step, initialise
 
 if TYPE_CHECKING:

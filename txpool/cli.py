@@ -14,9 +14,9 @@ from txpool.commands.consume import consume
 from txpool.commands.options import Version
 from txpool.commands.outbox import outboxes
 from txpool.commands.pool import pools
-from txpool.config.secrets import print_plainly
 from txpool.errors import ConfigurationError
 from txpool.process.exit_codes import TxpoolExitCode
+from txpool.process.printing import print_plainly
 from txpool.setup.command import init
 
 __all__ = ["TxpoolExitCode", "Version", "app", "main"]

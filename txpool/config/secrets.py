@@ -8,13 +8,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-import sys
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from io import TextIOWrapper
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,23 +57,6 @@ variable_advice: Callable[[str], str] = "export {0}=…".format
 
 class SecurityWarning(UserWarning):
     """A file with a password in it can be read by others."""
-
-
-def print_plainly() -> None:
-    """For a command: a warning is one line on stderr, without the code that it comes from.
-
-    What stdout's encoding lacks is printed by its number. COLUMNS=0 counts as none: in so few, nothing is printed.
-    """
-
-    def show(message: object, *_: object, **__: object) -> None:
-        sys.stderr.write(f"warning: {message}\n")
-
-    warnings.showwarning = show
-    if isinstance(sys.stdout, TextIOWrapper):
-        with suppress(OSError):  # it was a file, and something else has taken its place
-            sys.stdout.reconfigure(errors="backslashreplace")
-    if os.environ.get("COLUMNS") == "0":
-        del os.environ["COLUMNS"]
 
 
 class ValueSource(IntEnum):
